@@ -1,0 +1,129 @@
+"""The agent actor: feeds its turn machine, commits what it decides, and hands its effects on.
+
+It never waits. Whatever takes time runs elsewhere and returns as a message with its ticket.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from dsh_actors.actors import protocol as p
+from dsh_actors.actors.effects import AgentParts, Answer, EffectRunner, Wiring
+from dsh_actors.core import turn_io as io
+from dsh_actors.core.events import Event
+from dsh_actors.core.state import SessionState
+from dsh_actors.core.text import require_lossless
+from dsh_actors.core.turn import TurnMachine
+from dsh_actors.core.turn_env import Phase
+from dsh_actors.errors import EventRefused
+from dsh_actors.runtime.actor import BaseActor
+from dsh_actors.runtime.future import GeventFuture
+from dsh_actors.runtime.ref import Ref
+
+__all__ = ["AgentActor"]
+
+
+class AgentActor(BaseActor):
+    """Owns: one session's state, through its turn machine; the only writer of its log.
+    Receives: the machine's inputs, WhenIdle, GetStatus, ApprovalAnswered.
+    Sends: AppendEvents and FlushSession to the store, work to gateway, pool and approvals.
+    Waits for: nothing.
+    Dies when: a transition fails unexpectedly; it is rebuilt from its log.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        parent: Ref[Any] | None,
+        generation: int,
+        state: SessionState,
+        wiring: Wiring,
+        parts: AgentParts,
+    ) -> None:
+        super().__init__(name=name, parent=parent, generation=generation)
+        self.machine = TurnMachine(state, parts.env)
+        self._id = state.header.id
+        self._wiring = wiring
+        self._gate = parts.gate
+        self._todo: deque[io.Input] = deque()
+        self._effects = EffectRunner(self._id, wiring, parts, self.ref, self._todo.extend)
+        self._idle_waiters: list[GeventFuture] = []
+
+    def receive(self, message: Any) -> Any:
+        match message:
+            case p.WhenIdle():
+                return self._when_idle()
+            case p.GetStatus():
+                return self._status()
+            case Answer():
+                self._effects.on_answer(message)
+            case p.ApprovalAnswered():
+                self._todo.extend(self._gate.answered(message))
+            case io.ToolRan():
+                self._effects.tool_ended(message.ticket)
+                self._todo.append(message)
+            case _:
+                _check(message)
+                self._todo.append(message)
+        self._advance()
+        return None
+
+    def stopped(self) -> None:
+        self._effects.close()
+
+    def _advance(self) -> None:
+        """Feed the machine until it waits for somebody else."""
+        todo, machine = self._todo, self.machine
+        while todo:
+            transition = machine.advance(todo.popleft(), self._wiring.clock.now_ms())
+            if transition.events:
+                self._commit(transition.events)
+            for effect in transition.effects:
+                self._effects.carry_out(effect)
+        if machine.phase is Phase.IDLE and self._idle_waiters:
+            waiters, self._idle_waiters = self._idle_waiters, []
+            for waiter in waiters:
+                waiter.set(None)
+
+    def _commit(self, events: tuple[Event, ...]) -> None:
+        self._wiring.store.tell(p.AppendEvents(self._id, events))
+        for event in events:
+            self._effects.observe("session/event", event)
+
+    def _when_idle(self) -> GeventFuture | None:
+        if self.machine.phase is Phase.IDLE:
+            return None
+        promise = self.promise()
+        self._idle_waiters.append(promise)
+        return promise
+
+    def _status(self) -> p.AgentStatus:
+        machine, state = self.machine, self.machine.state
+        running = [call.name for call in state.open_calls.values() if call.seq is not None]
+        return p.AgentStatus(
+            "running" if machine.running else "idle",
+            machine.phase.value,
+            state.last_turn,
+            state.open_step,
+            running[0] if running else None,
+            len(state.inbox.pending("next-turn")),
+            len(state.inbox.pending("next-step")),
+            state.next_seq,
+        )
+
+
+def _check(message: io.Input) -> None:
+    """Refuse what the log cannot hold, before anything changes."""
+    match message:
+        case io.Deliver(message=delivered):
+            require_lossless(delivered.to_json(), "a delivered message")
+        case io.EditInbox(message=replacement) if replacement is not None:
+            require_lossless(replacement.to_json(), "a delivered message")
+        case io.Record():
+            require_lossless(message.data, message.type)
+        case io.Cancel():
+            require_lossless(message.cause, "a cancel cause")
+            if message.cause.get("kind") not in ("user", "parent", "hook", "disposed"):
+                raise EventRefused(f"unknown cancel cause {message.cause!r}")

@@ -1,0 +1,206 @@
+"""The model gateway actor: opens streams, passes their chunks on, aborts them.
+
+It owns what agents share on a route: the number of requests at once, and the pause after the
+provider asked everybody to slow down.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dsh_actors.actors import protocol as p
+from dsh_actors.core import turn_io as io
+from dsh_actors.core.chunks import Chunk, Failure, Finish, FinishKind
+from dsh_actors.core.ids import SessionId, Ticket
+from dsh_actors.core.scope import run_chain
+from dsh_actors.errors import HarnessError, error_chain
+from dsh_actors.ports import CancelToken, Clock, LlmProvider
+from dsh_actors.runtime.actor import BaseActor
+from dsh_actors.runtime.ref import Ref
+from dsh_actors.runtime.tasks import Slots, Task, TaskEnd, start_task
+from dsh_actors.runtime.timers import Timer, after
+from dsh_actors.runtime.waiting import pause
+
+__all__ = ["GatewayState", "ModelGatewayActor", "Route", "StreamHold"]
+
+ABORT_GRACE_S = 0.05
+"""A reader that was not woken by its own abort is ended after this."""
+
+
+@dataclass(eq=False, slots=True)
+class Route:
+    """What all agents of this process share on one provider. ``paused_until`` is on the monotonic clock."""
+
+    provider: LlmProvider
+    slots: Slots
+    paused_until: float = 0.0
+
+
+class StreamHold:
+    """`ports.StreamControl`: the gateway's hold on one stream, with its watchdog."""
+
+    def __init__(self, clock: Clock, expired: Callable[[], None]) -> None:
+        self.aborted: str | None = None
+        self._clock = clock
+        self._expired = expired
+        self._wake: Callable[[], None] | None = None
+        self._deadline = 0.0
+        self._armed_for = 0.0
+        self._timer: Timer | None = None
+
+    def on_abort(self, callback: Callable[[], None]) -> None:
+        if self.aborted is not None:
+            callback()
+        else:
+            self._wake = callback
+
+    def expect_within(self, seconds: float) -> None:
+        self._deadline = self._clock.monotonic() + seconds
+        # One timer serves many events: it is armed anew only to fire earlier.
+        if self._timer is None or self._deadline < self._armed_for:
+            self._arm(seconds)
+
+    def abort(self, reason: str) -> None:
+        """Only the first reason counts."""
+        if self.aborted is not None:
+            return
+        self.aborted = reason
+        self.close()
+        wake, self._wake = self._wake, None
+        if wake is not None:
+            wake()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self, seconds: float) -> None:
+        self.close()
+        self._armed_for = self._deadline
+        self._timer = after(seconds, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        left = self._deadline - self._clock.monotonic()
+        if self.aborted is not None:
+            return
+        if left > 0:
+            self._arm(left)
+        else:
+            self._expired()
+
+
+@dataclass(eq=False, slots=True)
+class RunningStream:
+    hold: StreamHold
+    task: Task | None = None
+    finished: bool = False
+
+    def abort(self, reason: str) -> None:
+        self.hold.abort(reason)
+        if self.task is not None:
+            self.task.kill(ABORT_GRACE_S, reason)
+
+
+@dataclass(eq=False, slots=True)
+class GatewayState:
+    """What outlives an incarnation of the gateway."""
+
+    routes: dict[str, Route] = field(default_factory=dict)
+    streams: dict[tuple[SessionId, Ticket], RunningStream] = field(default_factory=dict)
+
+
+class ModelGatewayActor(BaseActor):
+    """Owns: the routes and the running streams.
+    Receives: OpenModelStream, AbortModelStream.
+    Sends: `turn_io.Chunks`; the last of a stream holds its only `Finish`.
+    Waits for: nothing; each stream is a task of its own.
+    Dies when: a message is malformed (a fault of ours); running streams go on.
+    """
+
+    def __init__(
+        self, *, name: str, parent: Ref[Any] | None, generation: int, state: GatewayState, clock: Clock
+    ) -> None:
+        super().__init__(name=name, parent=parent, generation=generation)
+        self._state = state
+        self._clock = clock
+
+    def receive(self, message: Any) -> Any:
+        match message:
+            case p.OpenModelStream():
+                self._open(message)
+            case p.AbortModelStream():
+                stream = self._state.streams.get((message.owner, message.ticket))
+                if stream is not None:
+                    stream.abort("cancelled")
+
+    def _open(self, message: p.OpenModelStream) -> None:
+        key = (message.owner, message.ticket)
+        stream = RunningStream(StreamHold(self._clock, lambda: stream.abort("timeout")))
+        self._state.streams[key] = stream
+
+        def deliver(end: TaskEnd[None]) -> None:
+            self._state.streams.pop(key, None)
+            stream.hold.close()
+            if not stream.finished:
+                failure = _failure_of(end, stream.hold)
+                kind: FinishKind = "aborted" if failure.code == "ABORTED" else "error"
+                message.reply(io.Chunks(message.ticket, (Finish(kind, failure),)))
+
+        stream.task = start_task(
+            lambda token: self._stream(message, stream, token), deliver, name=f"stream {message.owner}"
+        )
+
+    def _stream(self, message: p.OpenModelStream, stream: RunningStream, token: CancelToken) -> None:
+        """Pass chunks on as they come, until the `Finish` or the end of the source."""
+        route, hold = self._state.routes[message.call.config.provider], stream.hold
+        with route.slots.taken(token):
+            wait_s = route.paused_until - self._clock.monotonic()
+            if wait_s > 0:
+                # Released a little apart, so that they do not all come back at once.
+                pause(wait_s * (1 + 0.1 * random.random()), token)
+            for chunks in self._open_source(route, message, hold):
+                if hold.aborted is not None:
+                    return
+                # After the end the source only drains its connection, so that it can be used again.
+                if chunks and not stream.finished:
+                    stream.finished = isinstance(chunks[-1], Finish)
+                    self._note_pause(route, chunks[-1])
+                    message.reply(io.Chunks(message.ticket, chunks))
+
+    def _open_source(
+        self, route: Route, message: p.OpenModelStream, hold: StreamHold
+    ) -> Iterator[Sequence[Chunk]]:
+        def default() -> Iterator[Sequence[Chunk]]:
+            return route.provider.stream(message.call, message.encoder.encode(message.request), hold)
+
+        if not message.interceptors:
+            return default()
+        payload = {"session": message.owner, "request": message.request}
+        source: Iterator[Sequence[Chunk]] = run_chain(list(message.interceptors), payload, default)
+        return source
+
+    def _note_pause(self, route: Route, last: Chunk) -> None:
+        """A rate limit seen by one agent holds for all of this process."""
+        failure = last.failure if isinstance(last, Finish) else None
+        if failure is None or failure.code != "RATE_LIMIT" or failure.retry_after_ms is None:
+            return
+        if failure.retry_after_ms <= route.provider.retry_policy.max_retry_after_ms:
+            until = self._clock.monotonic() + failure.retry_after_ms / 1000
+            route.paused_until = max(route.paused_until, until)
+
+
+def _failure_of(end: TaskEnd[None], hold: StreamHold) -> Failure:
+    """Why a stream ended without a `Finish`."""
+    if hold.aborted == "timeout":
+        return Failure("the model was silent for too long", "TIMEOUT")
+    if hold.aborted is not None:
+        return Failure("the request was aborted", "ABORTED")
+    if end.error is None:
+        return Failure("the stream ended without an end", "STREAM_CLOSED")
+    code = end.error.code if isinstance(end.error, HarnessError) else "UNKNOWN"
+    return Failure(error_chain(end.error), code)

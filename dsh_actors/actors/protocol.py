@@ -1,0 +1,287 @@
+"""Every message between actors. One frozen class a message; `RULES` says who may send it to whom.
+
+The turn machine's own inputs (`core/turn_io.py`) are messages to the agent too: that is how its
+workers answer. Asks go down the ranks only; everything else is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from dsh_actors.core import turn_io
+from dsh_actors.core.chunks import Failure
+from dsh_actors.core.events import Event, SessionHeader
+from dsh_actors.core.ids import CallId, SessionId, Ticket
+from dsh_actors.core.options import AgentOptions
+from dsh_actors.core.request import ModelRequest
+from dsh_actors.core.scope import Scope
+from dsh_actors.core.state import SessionState
+from dsh_actors.core.text import JsonObject
+from dsh_actors.ports import CancelToken, PreparedCall, RequestEncoder, Tool, ToolContext
+
+# --- to the session store ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveSession:
+    """Reserve an id for a session that is not yet on disk. Replies with `Opened`.
+
+    ``on_broken`` is called when events of the session could not be made durable.
+    """
+
+    header: SessionHeader
+    on_broken: Callable[[Failure], None] = field(hash=False)
+    ephemeral: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """Take a stored session over for writing and close what a crash left open. Replies with `Opened`."""
+
+    session_id: SessionId
+    on_broken: Callable[[Failure], None] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverSession:
+    """Rebuild the state of a session that this store holds, after its agent died. Replies with `Opened`."""
+
+    session_id: SessionId
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """``closers``: events that close an interrupted turn; they are queued already."""
+
+    header: SessionHeader
+    state: SessionState
+    closers: tuple[Event, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AppendEvents:
+    session_id: SessionId
+    events: tuple[Event, ...] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class FlushSession:
+    """Make everything appended so far durable; ``reply`` hears `turn_io.Flushed` with the ticket."""
+
+    session_id: SessionId
+    ticket: Ticket | None
+    reply: Callable[[turn_io.Flushed], None] | None = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSession:
+    """Flush, give up the lock, forget. ``discard`` drops what was not written. Replies when done."""
+
+    session_id: SessionId
+    discard: bool = False
+
+
+# --- to the model gateway ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OpenModelStream:
+    """``owner`` and ``ticket`` name the stream; ``reply`` hears `turn_io.Chunks`, the last with a `Finish`."""
+
+    owner: SessionId
+    ticket: Ticket
+    call: PreparedCall
+    encoder: RequestEncoder
+    request: ModelRequest
+    interceptors: tuple[Callable[..., Any], ...] = field(hash=False)
+    reply: Callable[[turn_io.Chunks], None] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AbortModelStream:
+    owner: SessionId
+    ticket: Ticket
+
+
+# --- to the tool pool -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RunToolCall:
+    """``tool`` None: no such tool. ``reply`` hears `turn_io.ToolRan` once, whatever happens."""
+
+    owner: SessionId
+    ticket: Ticket
+    index: int
+    call: turn_io.Call
+    tool: Tool | None
+    make_context: Callable[[CallId, CancelToken, Tool], ToolContext] = field(hash=False)
+    interceptors: tuple[Callable[..., Any], ...] = field(hash=False)
+    reply: Callable[[turn_io.ToolRan], None] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CancelToolCall:
+    owner: SessionId
+    ticket: Ticket
+    cause: JsonObject = field(hash=False)
+
+
+# --- to the approvals actor -------------------------------------------------------------------
+
+Outcome = Literal["allowed-once", "rejected", "cancelled", "unavailable"]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestApproval:
+    owner: SessionId
+    approval_id: str
+    tool: str
+    arguments: JsonObject = field(hash=False)
+    reason: str
+    reply: Callable[[Outcome], None] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DropApproval:
+    """Whoever waits for the answer has gone."""
+
+    approval_id: str
+
+
+# --- to an agent ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WhenIdle:
+    """Replies once the agent is idle."""
+
+
+@dataclass(frozen=True, slots=True)
+class GetStatus:
+    """Replies with `AgentStatus`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalAnswered:
+    ticket: Ticket
+    index: int
+    approval_id: str
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStatus:
+    """``phase`` is the turn machine's; ``tool`` the call that runs now."""
+
+    status: Literal["idle", "running"]
+    phase: str
+    turn: int
+    step: int | None
+    tool: str | None
+    next_turn: int
+    next_step: int
+    next_seq: int
+
+
+# --- to the supervisor ------------------------------------------------------------------------
+
+Setup = Callable[[Scope], Callable[[], None] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class CreateAgent:
+    """Replies with `AgentEntry` once the agent is published; an error leaves nothing behind."""
+
+    options: AgentOptions
+    header: SessionHeader
+    setup: Setup | None = field(default=None, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeAgent:
+    options: AgentOptions
+    session_id: SessionId
+    setup: Setup | None = field(default=None, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DisposeAgent:
+    """Cancel, wait until idle, flush, unregister. Replies when all of that is done."""
+
+    session_id: SessionId
+    timeout_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class GetAgents:
+    """Replies with the published `AgentEntry` list, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitAgent:
+    """Replies once the agent is up (again); raises `ActorGone` where it is not coming back."""
+
+    session_id: SessionId
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """Dispose of every agent. Replies when done."""
+
+    timeout_s: float = 30.0
+
+
+class Rule(NamedTuple):
+    """``how``: "ask" waits for the reply (down the ranks only), "tell" does not."""
+
+    sender: str
+    receiver: str
+    how: Literal["ask", "tell"]
+
+
+RANKS: Mapping[str, int] = {
+    "harness": 5,
+    "supervisor": 4,
+    "agent": 3,
+    "approvals": 2,
+    "tool_pool": 2,
+    "model_gateway": 2,
+    "session_store": 1,
+}
+"""Who stands above whom. Every ask goes to a lower rank."""
+
+RULES: Mapping[type, tuple[Rule, ...]] = {
+    CreateAgent: (Rule("harness", "supervisor", "ask"),),
+    ResumeAgent: (Rule("harness", "supervisor", "ask"),),
+    DisposeAgent: (Rule("harness", "supervisor", "ask"),),
+    GetAgents: (Rule("harness", "supervisor", "ask"),),
+    AwaitAgent: (Rule("harness", "supervisor", "ask"),),
+    Shutdown: (Rule("harness", "supervisor", "ask"),),
+    WhenIdle: (Rule("harness", "agent", "ask"), Rule("supervisor", "agent", "ask")),
+    GetStatus: (Rule("harness", "agent", "ask"),),
+    turn_io.Deliver: (Rule("harness", "agent", "ask"), Rule("agent", "agent", "tell")),
+    turn_io.EditInbox: (Rule("harness", "agent", "ask"),),
+    turn_io.ClearInbox: (Rule("harness", "agent", "ask"),),
+    turn_io.Cancel: (Rule("harness", "agent", "ask"), Rule("supervisor", "agent", "tell")),
+    turn_io.Record: (Rule("harness", "agent", "ask"),),
+    turn_io.StorageBroken: (Rule("session_store", "agent", "tell"),),
+    turn_io.Flushed: (Rule("session_store", "agent", "tell"),),
+    turn_io.Chunks: (Rule("model_gateway", "agent", "tell"),),
+    turn_io.ToolRan: (Rule("tool_pool", "agent", "tell"),),
+    ApprovalAnswered: (Rule("approvals", "agent", "tell"),),
+    ReserveSession: (Rule("supervisor", "session_store", "ask"),),
+    OpenSession: (Rule("supervisor", "session_store", "ask"),),
+    RecoverSession: (Rule("supervisor", "session_store", "ask"),),
+    CloseSession: (Rule("supervisor", "session_store", "ask"),),
+    AppendEvents: (Rule("agent", "session_store", "tell"),),
+    FlushSession: (Rule("agent", "session_store", "tell"),),
+    OpenModelStream: (Rule("agent", "model_gateway", "tell"),),
+    AbortModelStream: (Rule("agent", "model_gateway", "tell"),),
+    RunToolCall: (Rule("agent", "tool_pool", "tell"),),
+    CancelToolCall: (Rule("agent", "tool_pool", "tell"),),
+    RequestApproval: (Rule("agent", "approvals", "tell"),),
+    DropApproval: (Rule("agent", "approvals", "tell"),),
+}

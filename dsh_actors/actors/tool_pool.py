@@ -1,0 +1,183 @@
+"""The tool pool actor: runs prepared tool calls in bounded slots and answers each exactly once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from dsh_actors.actors import protocol as p
+from dsh_actors.core import turn_io as io
+from dsh_actors.core.ids import SessionId, Ticket
+from dsh_actors.core.redaction import Redactor
+from dsh_actors.core.schema import violations
+from dsh_actors.core.scope import run_chain
+from dsh_actors.core.text import JsonObject, bound_text, clean_json, clean_text, require_lossless, shorten
+from dsh_actors.errors import EventRefused, HarnessError, ToolDenied, ToolError, error_chain
+from dsh_actors.ports import CancelToken, Tool, ToolContext, ToolOutput
+from dsh_actors.runtime.actor import BaseActor
+from dsh_actors.runtime.files import run_native
+from dsh_actors.runtime.ref import Ref
+from dsh_actors.runtime.tasks import (
+    Cancelled,
+    DeadlinePassed,
+    Slots,
+    Task,
+    TaskEnd,
+    TaskKilled,
+    deadline,
+    start_task,
+)
+
+__all__ = ["ToolPoolActor", "denied", "failed"]
+
+CANCEL_GRACE_S = 12.0
+"""A cancelled call that has not answered after this is reported as of unknown outcome."""
+TIMEOUT_GRACE_S = 15.0
+"""Tools end themselves at their timeout; this much later the pool stops waiting for them."""
+ECHO_LIMIT = 1_000
+
+
+class ToolPoolActor(BaseActor):
+    """Owns: the tool slots of the whole process and the calls that run.
+    Receives: RunToolCall, CancelToolCall.
+    Sends: `turn_io.ToolRan`, once for each call.
+    Waits for: nothing; a call runs in a task of its own.
+    Dies when: a message is malformed (a fault of ours); running calls still answer.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        parent: Ref[Any] | None,
+        generation: int,
+        slots: Slots,
+        redactor: Redactor,
+        running: dict[tuple[SessionId, Ticket], Task],
+    ) -> None:
+        super().__init__(name=name, parent=parent, generation=generation)
+        self._slots = slots
+        self._redactor = redactor
+        self._running = running
+
+    def receive(self, message: Any) -> Any:
+        match message:
+            case p.RunToolCall():
+                self._start(message)
+            case p.CancelToolCall():
+                task = self._running.get((message.owner, message.ticket))
+                if task is not None:
+                    task.kill(CANCEL_GRACE_S, message.cause)
+
+    def _start(self, message: p.RunToolCall) -> None:
+        key = (message.owner, message.ticket)
+
+        def deliver(end: TaskEnd[io.ToolResult]) -> None:
+            self._running.pop(key, None)
+            result = end.value if end.value is not None else failed(end.error, message.call.name)
+            message.reply(io.ToolRan(message.ticket, message.index, self._presentable(result)))
+
+        self._running[key] = start_task(
+            lambda token: self._run(message, token), deliver, name=f"tool {message.call.name} {message.owner}"
+        )
+
+    def _run(self, message: p.RunToolCall, token: CancelToken) -> io.ToolResult:
+        call, tool = message.call, message.tool
+        if tool is None:
+            raise ToolError(f"there is no tool named {shorten(call.name, 80)!r} here", code="UNKNOWN_TOOL")
+        if call.problem is not None:
+            return _invalid_arguments(call.problem, tool.spec.parameters)
+        found = violations(tool.spec.parameters, call.arguments)
+        if found:
+            return _invalid_arguments("; ".join(found), tool.spec.parameters)
+        with self._slots.taken(token):
+            context = message.make_context(call.id, token, tool)
+            body: Callable[[], ToolOutput] = lambda: _execute(tool, call.arguments, context)  # noqa: E731
+            if message.interceptors:
+                payload = {"session": message.owner, "call": call, "cancel": token}
+                output = run_chain(list(message.interceptors), payload, body)
+            else:
+                output = body()
+        if not isinstance(output, ToolOutput):
+            raise ToolError(f"the tool answered with a {type(output).__name__}", code="INVALID_TOOL_OUTPUT")
+        return _as_result(output, context.output_limit_bytes)
+
+    def _presentable(self, result: io.ToolResult) -> io.ToolResult:
+        """What may be logged: no secret, well-formed text, data that JSON can hold."""
+        try:
+            meta = clean_json(self._redactor.json(result.meta)) if result.meta is not None else None
+            events = tuple((kind, clean_json(self._redactor.json(data))) for kind, data in result.events)
+            require_lossless([meta, *(data for _, data in events)], "tool output")
+            for context in result.contexts:
+                require_lossless(context.to_json(), "tool context")
+        except EventRefused as error:
+            return io.ToolResult(f"Error: {error.message}", is_error=True, code="INVALID_TOOL_OUTPUT")
+        return io.ToolResult(
+            self._redactor.text(clean_text(result.text)),
+            result.is_error,
+            result.code,
+            result.name,
+            meta,
+            events,
+            result.contexts,
+            result.concludes,
+        )
+
+
+def _execute(tool: Tool, arguments: JsonObject, context: ToolContext) -> ToolOutput:
+    with deadline(context.timeout_s + TIMEOUT_GRACE_S):
+        if tool.spec.native:
+            return run_native(tool.execute, arguments, context)
+        return tool.execute(arguments, context)
+
+
+def _as_result(output: ToolOutput, limit_bytes: int) -> io.ToolResult:
+    # Twice the limit: tools bound their own output, with better places to cut than this.
+    text = bound_text(output.text, 2 * limit_bytes)
+    return io.ToolResult(
+        text if text.strip() else "(no output)",
+        output.is_error,
+        output.code,
+        None,
+        output.meta,
+        output.events,
+        output.contexts,
+        output.concludes,
+    )
+
+
+def _invalid_arguments(problem: str, schema: JsonObject) -> io.ToolResult:
+    wanted = shorten(json.dumps(schema, ensure_ascii=False, separators=(",", ":")), ECHO_LIMIT - 300)
+    text = f"Error: {shorten(problem, 250)}. The tool was not run. Its parameters: {wanted}"
+    return io.ToolResult(text, is_error=True, code="INVALID_ARGS", name="ToolError")
+
+
+def denied(tool: str, rule: str, reason: str, hint: str | None) -> io.ToolResult:
+    """The one form of every refusal: the model reads it, and the run's list of denials is made from it."""
+    meta = {"denied": {"tool": tool, "rule": rule, "reason": reason, "hint": hint}}
+    return io.ToolResult(f"Error: {reason}", is_error=True, code="DENIED", name="ToolDenied", meta=meta)
+
+
+def failed(error: BaseException | None, tool: str) -> io.ToolResult:
+    """The result of a call that raised ``error``."""
+    match error:
+        case ToolDenied():
+            return denied(tool, error.rule, error.message, error.hint)
+        case TaskKilled() | None:
+            text = "the call was cancelled and did not stop in time; its outcome is unknown"
+            return io.ToolResult(f"Error: {text}", is_error=True, code="ABORTED", name="AbortError")
+        case Cancelled():
+            text = "Error: the call was cancelled before its tool began"
+            return io.ToolResult(text, is_error=True, code="ABORTED_BEFORE_DISPATCH", name="AbortError")
+        case DeadlinePassed():
+            text = f"Error: {tool} did not end in time; what it had begun may still go on"
+            return io.ToolResult(text, is_error=True, code="TOOL_TIMEOUT", name="ToolTimeoutError")
+        case HarnessError():
+            hint = f" ({error.hint})" if error.hint else ""
+            return io.ToolResult(
+                f"Error: {error.message}{hint}", is_error=True, code=error.code, name=type(error).__name__
+            )
+        case _:
+            text = f"Error: {tool} failed: {shorten(error_chain(error), 2_000)}"
+            return io.ToolResult(text, is_error=True, code="TOOL_FAILED", name=type(error).__name__)

@@ -1,0 +1,1 @@
+"""Model providers behind `ports.LlmProvider`. Only `transport` touches the network."""

@@ -1,0 +1,312 @@
+"""Turns the events of a chat-completions stream into normalised chunks. Pure.
+
+Tolerates what compatible servers are known to do; what cannot be tolerated is a `Finish` with a
+failure. Block ends, usage and finish come last, when the end of the stream is known.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dsh_actors.adapters.llm.errors import (
+    ErrorBody,
+    body_failure,
+    clean_message,
+    error_of_payload,
+    request_id,
+)
+from dsh_actors.adapters.llm.tool_slots import Fragments, ToolSlots
+from dsh_actors.adapters.llm.usage import usage_of
+from dsh_actors.core.chunks import (
+    BlockEnd,
+    BlockStart,
+    Chunk,
+    Failure,
+    Finish,
+    FinishKind,
+    ReasoningDelta,
+    TextDelta,
+    Usage,
+    UsageChunk,
+)
+from dsh_actors.core.messages import Block, ReasoningBlock, TextBlock
+from dsh_actors.core.text import JsonObject, clean_json
+
+__all__ = ["REASONING_KEYS", "ChatStream"]
+
+REASONING_KEYS = ("reasoning_content", "reasoning", "reasoning_text")
+"""Where servers put the model's reasoning. The first that is filled counts for the whole message."""
+
+DETAILS_KEY = "reasoning_details"
+
+_FINISHES: Mapping[str, str] = {
+    "stop": "stop",
+    "eos": "stop",
+    "end": "stop",
+    "end_turn": "stop",
+    "tool_calls": "tool-calls",
+    "function_call": "tool-calls",
+    "tool_use": "tool-calls",
+    "length": "max-tokens",
+    "max_tokens": "max-tokens",
+    "model_length": "max-tokens",
+    "model_context_window_exceeded": "max-tokens",
+}
+
+_FAILED_FINISHES: Mapping[str, str] = {
+    "content_filter": "CONTENT_FILTER",
+    "sensitive": "CONTENT_FILTER",
+    "refusal": "CONTENT_FILTER",
+    "error": "SERVER",
+    "abort": "SERVER",
+    "aborted": "SERVER",
+    "network_error": "TRANSPORT",
+}
+
+_loads = json.JSONDecoder().decode
+
+
+class ChatStream:
+    """One response. Feed events until `is_over`, then ask for the chunks that end it.
+
+    ``id_salt`` gives bytes that no other response of the conversation has; it is asked only where
+    a tool call came without an id. ``reason`` is the wire's finish reason once it is known;
+    ``is_silent`` until the first event; ``warnings`` names what was odd but could be used.
+    """
+
+    def __init__(
+        self, headers: Mapping[str, str], id_salt: Callable[[], str], secret: str | None = None
+    ) -> None:
+        self.is_over = False
+        self.is_silent = True
+        self.reason: str | None = None
+        self.usage: Usage | None = None
+        self.failure: Failure | None = None
+        self.warnings: set[str] = set()
+        self._headers = headers
+        self._secret = secret
+        self._salt: str | None = None
+        self._id_salt = id_salt
+        self._count = 0
+        self._text: tuple[int, Fragments] | None = None
+        self._reasoning: tuple[int, Fragments] | None = None
+        self._reasoning_key: str | None = None
+        self._details: list[Any] = []
+        self._tools = ToolSlots(self._open_block, self._new_id, self.warnings)
+
+    def feed(self, data: str, event: str, out: list[Chunk], is_tail: bool = False) -> None:
+        """Take one event; append its chunks to ``out``. ``is_tail``: the body ended inside it."""
+        if not data or self.is_over:
+            return
+        self.is_silent = False
+        if data.startswith("[DONE]"):
+            self.is_over = True
+            return
+        try:
+            payload = _loads(data)
+        except (ValueError, RecursionError):
+            if not is_tail:
+                self.fail(self.failed("MALFORMED_RESPONSE", "the stream holds an event that is not JSON"))
+            return
+        is_error = event == "error"
+        if is_error or not isinstance(payload, dict) or "error" in payload or "choices" not in payload:
+            error = error_of_payload(payload) or (ErrorBody() if is_error else None)
+            if error is not None:
+                self.fail(self.failure_of(error))
+                return
+            if not isinstance(payload, dict):
+                self.fail(self.failed("MALFORMED_RESPONSE", "the stream holds an event that is no object"))
+                return
+        usage = payload.get("usage")
+        if usage:
+            self._note_usage(usage)
+        choices = payload.get("choices")
+        if choices and isinstance(choices, list):
+            for choice in choices:
+                self._choice(choice, out)
+        groq = payload.get("x_groq")
+        if groq and isinstance(groq, dict):
+            self._note_usage(groq.get("usage"))
+
+    def _choice(self, choice: Any, out: list[Chunk]) -> None:
+        if not isinstance(choice, dict):
+            self.warnings.add("null_choice")
+            return
+        if choice.get("index"):
+            self.warnings.add("extra_choice")
+            return
+        delta = choice.get("delta")
+        if delta is None:
+            delta = choice.get("message")
+        if isinstance(delta, dict):
+            self._delta(delta, out)
+        reason = choice.get("finish_reason")
+        if reason and isinstance(reason, str):
+            if self.reason is None:
+                self.reason = reason
+            elif self.reason != reason:
+                self.warnings.add("finish_changed")
+        if "usage" in choice:
+            self._note_usage(choice["usage"])
+
+    def _delta(self, delta: dict[str, Any], out: list[Chunk]) -> None:
+        thought = self._thought(delta)
+        if thought:
+            self._reasoning = self._append(self._reasoning, "reasoning", ReasoningDelta, thought, out)
+        content = delta.get("content")
+        if content is not None and not isinstance(content, str):
+            content = _joined_parts(content)
+        refusal = delta.get("refusal")
+        if refusal and isinstance(refusal, str):
+            self.warnings.add("refusal")
+            content = (content or "") + refusal
+        if content:
+            self._text = self._append(self._text, "text", TextDelta, content, out)
+        calls = delta.get("tool_calls")
+        if calls and isinstance(calls, list):
+            for call in calls:
+                self._tools.feed(call, out)
+        elif delta.get("function_call"):
+            self._tools.feed({"index": 0, "function": delta["function_call"]}, out)
+
+    def _thought(self, delta: dict[str, Any]) -> str:
+        details = delta.get(DETAILS_KEY)
+        if details and isinstance(details, list):
+            self._details.extend(clean_json(details))
+        key = self._reasoning_key
+        if key is None:
+            for key in REASONING_KEYS:
+                if delta.get(key):
+                    break
+            else:
+                key = DETAILS_KEY
+            value = delta.get(key)
+            if not value:
+                return ""
+            self._reasoning_key = key
+        else:
+            value = delta.get(key)
+        if isinstance(value, str):
+            return value
+        if isinstance(value, list):
+            return "".join(_detail_text(item) for item in value)
+        return ""
+
+    def _append(
+        self,
+        block: tuple[int, Fragments] | None,
+        kind: str,
+        delta: type[TextDelta] | type[ReasoningDelta],
+        text: str,
+        out: list[Chunk],
+    ) -> tuple[int, Fragments]:
+        if block is None:
+            block = (self._open_block(), Fragments())
+            out.append(BlockStart(block[0], kind))
+        shown = block[1].add(text)
+        if shown:
+            out.append(delta(block[0], shown))
+        return block
+
+    def _open_block(self) -> int:
+        self._count += 1
+        return self._count - 1
+
+    def _new_id(self, number: int) -> str:
+        if self._salt is None:
+            self._salt = self._id_salt()
+        return f"call_{self._salt}_{number}"
+
+    def _note_usage(self, usage: Any) -> None:
+        found = usage_of(usage, self.warnings)
+        if found is not None:
+            self.usage = found
+
+    def failed(self, code: str, message: str) -> Failure:
+        return Failure(clean_message(message, self._secret), code, None, None, request_id(self._headers))
+
+    def failure_of(self, error: ErrorBody) -> Failure:
+        return body_failure(error, self._headers, self._secret)
+
+    def fail(self, failure: Failure) -> None:
+        """End the response with a failure; events that follow are ignored."""
+        self.failure = failure
+        self.is_over = True
+
+    def end_with(self, finish: Finish) -> list[Chunk]:
+        """``finish``, after the usage if any was reported."""
+        return [finish] if self.usage is None else [UsageChunk(self.usage), finish]
+
+    def close(self, was_cut: bool) -> list[Chunk]:
+        """The chunks that end the response: at ``[DONE]``, or where its body ended (``was_cut``)."""
+        if self.failure is not None:
+            return self.end_with(Finish("error", self.failure))
+        if self.reason is None and was_cut:
+            return self._error("STREAM_CLOSED", "the stream ended before the reply was complete")
+        if was_cut:
+            self.warnings.add("missing_done")
+        if self.reason is None:
+            self.warnings.add("missing_finish_reason")
+        reason = self.reason or "stop"
+        kind = _FINISHES.get(reason)
+        if kind is None:
+            code = _FAILED_FINISHES.get(reason, reason.upper()[:64])
+            return self._error(code, f"the model stopped: {reason}")
+        if reason == "model_context_window_exceeded" and self._count == 0:
+            return self._error("CONTEXT_WINDOW_EXCEEDED", "the prompt fills the model's context window")
+        if kind == "max-tokens":
+            return self._success("max-tokens")
+        if self._count == 0:
+            return self._error("EMPTY_RESPONSE", "the model answered with nothing")
+        if kind == "stop" and self._tools:
+            self.warnings.add("finish_stop_with_tools")
+        return self._success("tool-calls" if self._tools else "stop")
+
+    def _error(self, code: str, message: str) -> list[Chunk]:
+        return self.end_with(Finish("error", self.failed(code, message)))
+
+    def _success(self, kind: FinishKind) -> list[Chunk]:
+        out: list[Chunk] = []
+        calls, nameless = self._tools.close()
+        if nameless and kind == "tool-calls":
+            return self._error("MALFORMED_RESPONSE", "the model called a tool without naming it")
+        blocks: dict[int, Block] = dict(calls)
+        if self._reasoning is not None:
+            index, pieces = self._reasoning
+            rest = pieces.close()
+            if rest:
+                out.append(ReasoningDelta(index, rest))
+            blocks[index] = ReasoningBlock(pieces.text())
+        if self._text is not None:
+            index, pieces = self._text
+            rest = pieces.close()
+            if rest:
+                out.append(TextDelta(index, rest))
+            blocks[index] = TextBlock(pieces.text())
+        out.extend(BlockEnd(index, blocks[index]) for index in sorted(blocks))
+        return out + self.end_with(Finish(kind, None, self._replay_state()))
+
+    def _replay_state(self) -> JsonObject | None:
+        """What the next request has to know to send the reasoning back under its own name."""
+        response: JsonObject = {}
+        if self._reasoning_key not in (None, REASONING_KEYS[0]):
+            response["reasoningKey"] = self._reasoning_key
+        if self._details:
+            response[DETAILS_KEY] = self._details
+        return {"response": response} if response else None
+
+
+def _joined_parts(parts: Any) -> str:
+    if not isinstance(parts, list):
+        return ""
+    texts = (part.get("text") for part in parts if isinstance(part, dict))
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def _detail_text(item: Any) -> str:
+    if not isinstance(item, dict):
+        return ""
+    text = item.get("text") or item.get("summary")
+    return text if isinstance(text, str) else ""

@@ -1,0 +1,74 @@
+"""What is DeepSeek's own: its models, its thinking switch, and its rule about reasoning in history. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from dsh_actors.adapters.llm.dialect import limited_output, sampling
+from dsh_actors.adapters.llm.settings import ModelFacts
+from dsh_actors.core.chunks import CallConfig
+from dsh_actors.core.text import JsonObject
+from dsh_actors.errors import UsageError
+
+__all__ = ["BASE_URL", "DeepSeekDialect"]
+
+BASE_URL = "https://api.deepseek.com"
+
+_CONTEXT = 1_048_576
+_MAX_OUTPUT = 393_216
+_DEFAULT_OUTPUT = 256_000
+_EFFORTS = ("off", "low", "high", "max")
+
+
+def _model(name: str) -> ModelFacts:
+    return ModelFacts(name, _CONTEXT, _MAX_OUTPUT, _DEFAULT_OUTPUT, _EFFORTS, "high")
+
+
+MODELS = tuple(
+    map(_model, ("deepseek-flash", "deepseek-v4-pro", "deepseek-v4-flash", "deepseek-v4-flash-vision-exp"))
+)
+
+# The server takes these words too, but what it makes of them has changed before.
+_ALIASES = {
+    "none": "off",
+    "off": "off",
+    "minimal": "low",
+    "low": "low",
+    "medium": "high",
+    "high": "high",
+    "xhigh": "max",
+    "max": "max",
+    "ultra": "max",
+}
+
+
+class DeepSeekDialect:
+    """Says explicitly whether to think and how much to write: the server's own defaults are small."""
+
+    models: tuple[ModelFacts, ...] | None = MODELS
+    # Thinking mode refuses a conversation in which a tool turn came without its reasoning.
+    needs_reasoning = True
+
+    def resolve(self, config: CallConfig, facts: ModelFacts | None) -> CallConfig:
+        """Raises `UsageError` for an effort that DeepSeek has no word for."""
+        asked = config.reasoning_effort or (facts and facts.default_effort) or "high"
+        effort = _ALIASES.get(asked)
+        if effort is None:
+            raise UsageError(
+                f"deepseek has no reasoning effort {asked!r}",
+                code="UNSUPPORTED_REASONING_EFFORT",
+                hint=f"use one of {', '.join(_EFFORTS)}",
+            )
+        return dataclasses.replace(limited_output(config, facts), reasoning_effort=effort)
+
+    def parameters(self, config: CallConfig) -> JsonObject:
+        effort = config.reasoning_effort
+        members: JsonObject = {
+            "model": config.model,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "thinking": {"type": "disabled" if effort == "off" else "enabled"},
+        }
+        if effort not in (None, "off"):
+            members["reasoning_effort"] = effort
+        return members | sampling(config)

@@ -1,0 +1,67 @@
+"""What a provider is built from: plain values, resolved by whoever reads the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from dsh_actors.core.retry import RetryPolicy
+from dsh_actors.errors import ConfigError
+
+__all__ = ["ModelFacts", "ProviderConfig"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What is known about one model. Sizes are tokens; ``None`` is not known.
+
+    ``default_output`` is sent as the output limit where nobody asked for another. ``efforts`` are
+    the reasoning efforts it takes, empty where it does not reason.
+    """
+
+    id: str
+    context_window: int | None = None
+    max_output: int | None = None
+    default_output: int | None = None
+    efforts: tuple[str, ...] = ()
+    default_effort: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderConfig:
+    """One route to a vendor. ``name`` is the user's word for it, ``type`` the adapter's.
+
+    ``models`` None leaves the catalogue to the adapter. With ``builtin_url`` the base URL is the
+    vendor's own, so a model outside a known catalogue is refused. ``api_key_env`` is the variable
+    that the key should have come from; None for a server that needs no key.
+    Raises `ConfigError` for a base URL that is none.
+    """
+
+    name: str
+    type: str
+    base_url: str
+    api_key: str | None = field(default=None, repr=False)
+    api_key_env: str | None = None
+    models: tuple[ModelFacts, ...] | None = None
+    builtin_url: bool = False
+    connect_timeout_s: float = 10.0
+    first_event_timeout_s: float = 660.0
+    idle_timeout_s: float = 300.0
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+    retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
+
+    def __post_init__(self) -> None:
+        try:
+            parts = urlsplit(self.base_url)
+            good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # a port that is no number, a broken IPv6 address
+            good = False
+        if not good:
+            raise ConfigError(
+                f"provider {self.name}: base_url is not a web address",
+                hint="it should look like https://host/v1",
+            )
+        for name in ("connect_timeout_s", "first_event_timeout_s", "idle_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"provider {self.name}: {name} must be greater than 0")

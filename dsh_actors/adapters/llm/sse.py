@@ -1,0 +1,164 @@
+"""Server-sent events from a byte stream of any shape, one list of events for each read.
+
+Lines and byte order marks are normalised and whole events handed to sseclient-py, so that no
+event is parsed twice or late, however the network cut the bytes. No network code here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import cast
+
+from sseclient import Event, SSEClient
+
+__all__ = ["MAX_EVENT_BYTES", "PREFIX_BYTES", "EventSource", "EventTooLarge"]
+
+READ_BYTES = 65_536
+MAX_EVENT_BYTES = 32 * 1024 * 1024
+PREFIX_BYTES = 4_096
+"""What is kept of the start of the body, to tell what it was if it was no event stream."""
+
+BUSY_S = 0.005
+"""How long a stream that always has data may keep other work waiting."""
+
+BLOCKED_S = 0.0005
+"""A read longer than this has waited for data, so others had their turn."""
+
+_BOM = b"\xef\xbb\xbf"
+
+
+class EventTooLarge(ValueError):
+    """One event is longer than `MAX_EVENT_BYTES`."""
+
+
+class EventSource:
+    """Reads events from ``read(n) -> bytes`` (empty at the end) until ``stopped()`` is true.
+
+    ``prefix`` holds the first `PREFIX_BYTES` of the body, ``received`` counts its bytes.
+    ``at_end`` becomes true at the end of the body; an event that has no blank line after it then
+    comes in a last list of its own, with ``is_tail`` set, and an unfinished line is dropped.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[int], bytes],
+        stopped: Callable[[], bool],
+        max_event_bytes: int = MAX_EVENT_BYTES,
+    ) -> None:
+        self.prefix = b""
+        self.received = 0
+        self.at_end = False
+        self.is_tail = False
+        self._read = read
+        self._stopped = stopped
+        self._max_event_bytes = max_event_bytes
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._ends_line = True  # what is held ends with a line feed, or nothing is held
+        self._after_cr = False
+        self._batch = b""
+        # The parser only iterates its source, anew for each batch.
+        self._client = SSEClient(cast(Iterator[bytes], self))
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The bytes that the parser has to read now: whole events only."""
+        return iter((self._batch,))
+
+    def close(self) -> None:
+        """Part of what sseclient-py asks of a source; closing is the reader's business."""
+
+    def batches(self) -> Iterator[list[Event]]:
+        """Lists of events, one a read; empty ones for reads that completed none.
+
+        Raises `EventTooLarge`, and whatever the reading function raises.
+        """
+        last_pause = time.monotonic()
+        while not self._stopped():
+            before = time.monotonic()
+            data = self._read(READ_BYTES)
+            now = time.monotonic()
+            if self._stopped():
+                return
+            if not data:
+                self.at_end = True
+                yield from self._tail()
+                return
+            whole = self._take(data)
+            yield self._parse(whole) if whole else []
+            if now - before > BLOCKED_S:
+                last_pause = now
+            elif now - last_pause > BUSY_S:
+                # A sleep of zero would look at sockets and timers only now and then.
+                time.sleep(1e-6)
+                last_pause = time.monotonic()
+
+    def _take(self, data: bytes) -> bytes:
+        """Add what was read; return the events that are now complete."""
+        if len(self.prefix) < PREFIX_BYTES:
+            self.prefix += data[: PREFIX_BYTES - len(self.prefix)]
+        start = self.received
+        self.received += len(data)
+        if start < len(_BOM):
+            data = self._without_bom(data, start)
+        if self._after_cr and data:
+            self._after_cr = False
+            if data[0] == 10:
+                data = data[1:]
+        if b"\r" in data:
+            self._after_cr = data[-1] == 13
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        if not data:
+            return b""
+        return self._split(data)
+
+    def _without_bom(self, data: bytes, start: int) -> bytes:
+        """Hold back the first bytes while they may still be a byte order mark."""
+        seen = self.prefix[: self.received]
+        if self.received < len(_BOM) and _BOM.startswith(seen):
+            return b""
+        if seen.startswith(_BOM):
+            return data[len(_BOM) - start :]
+        # The first bytes were held back, but were no mark.
+        return seen[:start] + data if start and _BOM.startswith(seen[:start]) else data
+
+    def _split(self, data: bytes) -> bytes:
+        cut = data.rfind(b"\n\n") + 2
+        if cut == 1:
+            # No blank line inside; one may begin with the line feed that ends what is held.
+            cut = 1 if self._ends_line and data[0] == 10 else 0
+        self._ends_line = data[-1] == 10
+        if cut == 0:
+            self._hold(data)
+            return b""
+        self._held.append(data[:cut])
+        whole = b"".join(self._held)
+        self._held.clear()
+        self._held_bytes = 0
+        if cut < len(data):
+            self._hold(data[cut:])
+        return whole
+
+    def _hold(self, data: bytes) -> None:
+        self._held.append(data)
+        self._held_bytes += len(data)
+        if self._held_bytes > self._max_event_bytes:
+            raise EventTooLarge(f"one event is longer than {self._max_event_bytes} bytes")
+
+    def _parse(self, whole: bytes) -> list[Event]:
+        if len(whole) > self._max_event_bytes + READ_BYTES:
+            raise EventTooLarge(f"one event is longer than {self._max_event_bytes} bytes")
+        self._batch = whole
+        try:
+            return list(self._client.events())
+        except UnicodeDecodeError:
+            self._batch = whole.decode("utf-8", "replace").encode()
+            return list(self._client.events())
+
+    def _tail(self) -> Iterator[list[Event]]:
+        rest = b"".join(self._held)
+        whole = rest[: rest.rfind(b"\n") + 1]
+        self._held.clear()
+        if whole:
+            self.is_tail = True
+            yield self._parse(whole)

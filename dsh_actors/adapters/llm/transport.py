@@ -1,0 +1,263 @@
+"""The HTTP side of a model call, over requests: connections, one exchange, its abort and its errors.
+
+Importing this costs a tenth of a second, so providers do it with their first request.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.exceptions import (
+    DecodeError,
+    HTTPError,
+    IncompleteRead,
+    NameResolutionError,
+    NewConnectionError,
+    ReadTimeoutError,
+)
+from urllib3.exceptions import ProxyError as PoolProxyError
+
+from dsh_actors.adapters.llm.errors import clean_message
+from dsh_actors.adapters.llm.settings import ProviderConfig
+from dsh_actors.core.chunks import Failure
+from dsh_actors.ports import StreamControl
+
+__all__ = ["NETWORK_ERRORS", "Exchange", "Transport", "network_failure"]
+
+POOL_SIZE = 512
+"""Connections that are kept for reuse; more than that may be open at once."""
+
+MAX_ERROR_BYTES = 65_536
+ERROR_BODY_S = 5.0
+DRAIN_S = 0.25
+"""How long to wait for the end of a body whose last event has come, so the connection can be reused."""
+
+NETWORK_ERRORS = (requests.RequestException, HTTPError, OSError)
+"""What sending and reading may raise. `network_failure` says what it means."""
+
+_running = threading.local()
+
+
+class _Tracked:
+    """Tells the exchange that runs in this thread which connection it got, so it can be woken."""
+
+    sock: Any
+
+    def connect(self) -> None:
+        exchange: Exchange | None = getattr(_running, "exchange", None)
+        if exchange is not None:
+            exchange.connection = self
+        super().connect()  # type: ignore[misc]
+        if exchange is not None:
+            exchange.check()
+
+    def request(self, *args: Any, **kwargs: Any) -> None:
+        exchange: Exchange | None = getattr(_running, "exchange", None)
+        if exchange is not None:
+            exchange.connection = self
+            exchange.check()
+        super().request(*args, **kwargs)  # type: ignore[misc]
+
+
+class _Connection(_Tracked, HTTPConnection):
+    pass
+
+
+class _SecureConnection(_Tracked, HTTPSConnection):
+    pass
+
+
+class _Pool(HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _SecurePool(HTTPSConnectionPool):
+    ConnectionCls = _SecureConnection
+
+
+_POOLS = {"http": _Pool, "https": _SecurePool}
+
+
+class _Adapter(HTTPAdapter):
+    """A large pool that never blocks and never retries."""
+
+    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+        super().init_poolmanager(*args, **kwargs)
+        self.poolmanager.pool_classes_by_scheme = _POOLS
+
+    def proxy_manager_for(self, *args: Any, **kwargs: Any) -> Any:
+        manager = super().proxy_manager_for(*args, **kwargs)
+        manager.pool_classes_by_scheme = _POOLS
+        return manager
+
+
+class Transport:
+    """Posts to one URL. The proxy and certificate settings of the environment are read once.
+
+    Precedence for certificates: REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE, SSL_CERT_FILE, the bundled roots.
+    """
+
+    def __init__(self, config: ProviderConfig, url: str, headers: Mapping[str, str]) -> None:
+        self._config = config
+        self._adapter = _Adapter(pool_connections=8, pool_maxsize=POOL_SIZE)
+        session = requests.Session()
+        self._template = requests.Request("POST", url, headers=dict(headers)).prepare()
+        settings = session.merge_environment_settings(self._template.url, {}, True, None, None)
+        bundle = os.environ.get("SSL_CERT_FILE")
+        if settings["verify"] is True and bundle and os.path.isfile(bundle):
+            settings["verify"] = bundle
+        verify = settings["verify"]
+        self._verify: bool | str = True if verify is None else verify
+        self._proxies = settings["proxies"]
+        session.close()
+
+    def exchange(self, control: StreamControl) -> Exchange:
+        return Exchange(self, control)
+
+    def send(self, body: bytes) -> requests.Response:
+        """Send one request and wait for the response's head. No redirect, cookie or netrc entry."""
+        request = self._template.copy()
+        request.body = body
+        request.headers["Content-Length"] = str(len(body))
+        config = self._config
+        timeouts = (config.connect_timeout_s, config.first_event_timeout_s)
+        # The adapter and not the session: nothing of the environment may replace the credentials.
+        return self._adapter.send(
+            request, stream=True, timeout=timeouts, verify=self._verify, proxies=self._proxies
+        )
+
+
+class Exchange:
+    """One request and its response. Only the reader closes it; `abort` may come from elsewhere."""
+
+    def __init__(self, transport: Transport, control: StreamControl) -> None:
+        self.connection: _Tracked | None = None
+        self._transport = transport
+        self._control = control
+        self._response: requests.Response | None = None
+
+    def check(self) -> None:
+        """Raises OSError after an abort, so that nothing is sent any more."""
+        if self._control.aborted is not None:
+            raise ConnectionAbortedError("the call was aborted")
+
+    def send(self, body: bytes) -> requests.Response:
+        self.check()
+        _running.exchange = self
+        try:
+            self._response = self._transport.send(body)
+        finally:
+            _running.exchange = None
+        return self._response
+
+    def read(self, size: int) -> bytes:
+        """What has arrived of the body, waiting for the first byte; empty at its end."""
+        assert self._response is not None
+        data: bytes = self._response.raw.read1(size, decode_content=True)
+        return data
+
+    def abort(self) -> None:
+        """Wake a blocked read or write: it ends with an error or as if the body ended."""
+        response = self._response
+        try:
+            if response is not None:
+                response.raw.shutdown()
+            elif self.connection is not None and self.connection.sock is not None:
+                self.connection.sock.shutdown(socket.SHUT_RDWR)
+        except (ValueError, RuntimeError, OSError):
+            return  # it was over already, or never connected
+
+    def drain(self, seconds: float = DRAIN_S, limit: int = MAX_ERROR_BYTES) -> bytes:
+        """Read on, but not for long; a body read to its end leaves its connection to the next call."""
+        pieces: list[bytes] = []
+        size, deadline = 0, time.monotonic() + seconds
+        try:
+            while size < limit:
+                left = deadline - time.monotonic()
+                if left <= 0 or self._control.aborted is not None:
+                    break
+                sock = None if self.connection is None else self.connection.sock
+                if sock is not None:
+                    sock.settimeout(left)
+                data = self.read(limit - size)
+                if not data:
+                    break
+                pieces.append(data)
+                size += len(data)
+        except NETWORK_ERRORS:
+            pass  # what came is all there is; the connection is discarded
+        return b"".join(pieces)
+
+    def error_body(self) -> bytes:
+        return self.drain(ERROR_BODY_S)
+
+    def close(self) -> None:
+        if self._response is not None:
+            self._response.close()
+
+
+def network_failure(error: BaseException, endpoint: str, secret: str | None = None) -> Failure:
+    """What an exception of `NETWORK_ERRORS` means. ``endpoint`` is named in the message."""
+    chain = list(_chain(error))
+    code, text = _judge(chain)
+    return Failure(clean_message(f"{text} ({endpoint})", secret), code)
+
+
+def _judge(chain: list[BaseException]) -> tuple[str, str]:
+    def first(*types: type[BaseException]) -> BaseException | None:
+        return next((link for link in chain if isinstance(link, types)), None)
+
+    if first(requests.Timeout, ReadTimeoutError, TimeoutError):
+        connecting = first(requests.ConnectTimeout, NewConnectionError)
+        return "TIMEOUT", "no connection in time" if connecting else "no answer in time"
+    certificate = first(ssl.SSLError)
+    if certificate is not None and not isinstance(certificate, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        return "TLS", f"no secure connection: {certificate}"
+    local = first(requests.exceptions.InvalidURL, requests.exceptions.InvalidHeader)
+    if local is None and isinstance(chain[0], ValueError) and not first(HTTPError, OSError):
+        local = chain[0]
+    if local is not None:
+        return "INVALID_REQUEST", f"the request could not be built: {local}"
+    if first(DecodeError, requests.exceptions.ContentDecodingError):
+        return "MALFORMED_RESPONSE", "the response's compression is broken"
+    if first(NameResolutionError, socket.gaierror):
+        return "TRANSPORT", "the host name was not found"
+    if first(requests.exceptions.ProxyError, PoolProxyError):
+        return "TRANSPORT", f"the proxy cannot be used: {_root(chain)}"
+    if first(NewConnectionError):
+        return "TRANSPORT", f"cannot connect: {_root(chain)}"
+    if first(IncompleteRead):
+        return "STREAM_CLOSED", "the response was cut off"
+    return "TRANSPORT", f"the connection failed: {_root(chain)}"
+
+
+def _root(chain: list[BaseException]) -> str:
+    """The system's own words where there are any: the library's wrap them in its internals."""
+    for link in reversed(chain):
+        if isinstance(link, OSError) and link.strerror:
+            return link.strerror
+    return str(chain[-1]) or type(chain[-1]).__name__
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An exception and all that it wraps: as cause, context, reason or first argument."""
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        link = waiting.pop(0)
+        if id(link) in seen:
+            continue
+        seen.add(id(link))
+        yield link
+        inner = (link.__cause__, link.__context__, getattr(link, "reason", None), *link.args)
+        waiting.extend(item for item in inner if isinstance(item, BaseException))

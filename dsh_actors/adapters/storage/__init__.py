@@ -1,0 +1,1 @@
+"""Where sessions are kept: compressed segments on disk, or the memory of this process."""

@@ -1,0 +1,60 @@
+"""One line of ``dsh session ls`` for a session on disk. Damage of any kind becomes a status."""
+
+from __future__ import annotations
+
+import os
+
+from dsh_actors.adapters.storage.layout import LOCK_NAME, LOG_NAME, id_of_name
+from dsh_actors.adapters.storage.lock import is_held
+from dsh_actors.adapters.storage.recovery import Batch, LogReader
+from dsh_actors.adapters.storage.segments import segment_names
+from dsh_actors.adapters.storage.summary import SessionSummary
+from dsh_actors.core.ids import SessionId
+from dsh_actors.errors import EventRefused, SessionError, SessionUnsupported
+from dsh_actors.ports import SessionListing
+
+__all__ = ["list_session"]
+
+
+def list_session(directory: str, updated_ms: int) -> SessionListing:
+    """Raises nothing. ``updated_ms`` is when the session last changed."""
+    summary, header, status = SessionSummary(), None, ""
+    try:
+        if _has_no_bytes(directory):
+            status = "empty"
+        else:
+            reader = LogReader(directory)
+            header = reader.header()
+            for batch in reader.batches():
+                _observe(summary, batch)
+    except SessionUnsupported:
+        status = "unsupported"
+    except (SessionError, EventRefused, OSError):
+        status = "corrupt"
+    if not status:
+        status = "live" if is_held(os.path.join(directory, LOCK_NAME)) else summary.status
+    session_id = SessionId(id_of_name(os.path.basename(directory))) if header is None else header.id
+    return SessionListing(
+        session_id,
+        None if header is None else header.cwd,
+        summary.title,
+        updated_ms if header is None else header.created_at,
+        updated_ms,
+        summary.turns,
+        status,
+    )
+
+
+def _observe(summary: SessionSummary, batch: Batch) -> None:
+    try:
+        summary.observe_lines(batch.lines)
+    except EventRefused:
+        if not batch.is_torn:
+            raise
+
+
+def _has_no_bytes(directory: str) -> bool:
+    log = os.path.join(directory, LOG_NAME)
+    if not os.path.isdir(log):
+        return True
+    return all(os.path.getsize(os.path.join(log, name)) == 0 for name in segment_names(log))

@@ -1,0 +1,260 @@
+"""Segment files: their header line, the first one of a new session, and appending to the last one.
+
+A new session appears whole: it is built in a hidden directory and renamed. An append is
+compare-and-swap on the file's identity and size, and is taken back when any part of it fails.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+from dataclasses import dataclass
+
+from dsh_actors.adapters.storage.frames import compress_frame
+from dsh_actors.adapters.storage.layout import (
+    LOCK_NAME,
+    LOG_NAME,
+    find_all,
+    fsync_directory,
+    make_private_directories,
+    storage_error,
+)
+from dsh_actors.adapters.storage.lock import SessionLock
+from dsh_actors.core.events import SessionHeader
+from dsh_actors.core.text import JsonObject
+from dsh_actors.errors import EventRefused, SessionBusy, SessionExists, SessionUnsupported
+
+__all__ = [
+    "FORMAT",
+    "SegmentHeader",
+    "SegmentTail",
+    "discard_session",
+    "publish_session",
+    "segment_first_seq",
+    "segment_name",
+    "segment_names",
+    "touch",
+    "write_all",
+]
+
+FORMAT = 1
+
+_NAME = re.compile(r"(\d{12,})\.jsonl\.zst")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeader:
+    """The first line of a segment. ``header`` stands in the first segment of a session only.
+
+    ``prev`` is the segment before and the SHA-256 of its decoded lines after its own header.
+    """
+
+    session: str
+    first_seq: int
+    prev: tuple[str, str] | None = None
+    header: SessionHeader | None = None
+
+    def encode(self) -> bytes:
+        """The line with its newline. Raises `EventRefused` for text that is not valid Unicode."""
+        prev = None
+        if self.prev is not None:
+            prev = {"segment": self.prev[0], "records_sha256": self.prev[1]}
+        row: JsonObject = {
+            "type": "segment",
+            "format": FORMAT,
+            "session": self.session,
+            "first_seq": self.first_seq,
+            "prev": prev,
+        }
+        if self.header is not None:
+            row["header"] = self.header.to_json()
+        try:
+            return json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+        except UnicodeEncodeError as error:
+            raise EventRefused(f"session header: not valid Unicode: {error}") from error
+
+    @staticmethod
+    def decode(line: bytes) -> SegmentHeader:
+        """Raises `EventRefused` for a wrong shape, `SessionUnsupported` for a newer format."""
+        try:
+            row = json.loads(line.decode())
+            if row["type"] != "segment" or type(row["format"]) is not int or row["format"] < 1:
+                raise EventRefused("the first line is no segment header")
+            if row["format"] > FORMAT:
+                message = f"the session was written by a newer version of dsh (format {row['format']})"
+                raise SessionUnsupported(message, hint="upgrade dsh to read it")
+            session, first_seq, prev = row["session"], row["first_seq"], row["prev"]
+            header = row.get("header")
+            if type(session) is not str or type(first_seq) is not int:
+                raise EventRefused("the segment header has a wrong session or first_seq")
+            return SegmentHeader(
+                session,
+                first_seq,
+                None if prev is None else (prev["segment"], prev["records_sha256"]),
+                None if header is None else SessionHeader.from_json(header),
+            )
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise EventRefused(f"the first line is no segment header: {error!r}") from error
+
+
+def segment_name(first_seq: int) -> str:
+    return f"{first_seq:012d}.jsonl.zst"
+
+
+def segment_first_seq(name: str) -> int | None:
+    """The seq in a segment's name; None for a file that is no segment."""
+    found = _NAME.fullmatch(name)
+    return None if found is None else int(found[1])
+
+
+def segment_names(log_directory: str) -> list[str]:
+    """The segments in order. Raises OSError."""
+    numbered = [(segment_first_seq(name), name) for name in os.listdir(log_directory)]
+    return [name for _seq, name in sorted((seq, name) for seq, name in numbered if seq is not None)]
+
+
+class SegmentTail:
+    """The end of the last segment, as its writer believes it to be. The session's lock is held."""
+
+    __slots__ = ("_inode", "_is_dirty", "path", "size")
+
+    def __init__(self, path: str, inode: int, size: int) -> None:
+        self.path = path
+        self.size = size
+        self._inode = inode
+        self._is_dirty = False  # a failed append could not be taken back
+
+    def append(self, data: bytes) -> None:
+        """Add ``data`` as one frame; durable on return, otherwise nothing is added.
+
+        Raises `SessionBusy` if somebody else changed the file, `StorageFull` or `StorageError`.
+        """
+        frame = compress_frame(data)
+        try:
+            # The file is open only here, so that an idle session costs no descriptor for it.
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            raise storage_error(error, "write", self.path) from error
+        try:
+            self._require_unchanged(descriptor)
+            self._is_dirty = True
+            try:
+                write_all(descriptor, frame)
+                os.fdatasync(descriptor)
+            except BaseException:
+                self._take_back(descriptor)
+                raise
+            self.size += len(frame)
+            self._is_dirty = False
+        except OSError as error:
+            raise storage_error(error, "write", self.path) from error
+        finally:
+            os.close(descriptor)
+
+    def _require_unchanged(self, descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        if self._is_dirty and status.st_size > self.size and status.st_ino == self._inode:
+            self._take_back(descriptor)
+            status = os.fstat(descriptor)
+        if status.st_size != self.size or status.st_ino != self._inode:
+            raise SessionBusy(
+                f"stale writer: {self.path} is not as this process left it, nothing was written",
+                hint="another program changed the session; resume it again",
+            )
+
+    def _take_back(self, descriptor: int) -> None:
+        os.ftruncate(descriptor, self.size)
+        self._is_dirty = False
+
+
+def touch(directory: str, now_ms: int) -> None:
+    """Date a session's directory: one look at it then tells when the session last changed."""
+    try:
+        os.utime(directory, ns=(now_ms * 1_000_000, now_ms * 1_000_000))
+    except OSError as error:
+        raise storage_error(error, "write", directory) from error
+
+
+def publish_session(
+    directory: str, header: SessionHeader, owner: str, data: bytes, now_ms: int
+) -> tuple[SessionLock, SegmentTail]:
+    """Create the session's directory with its first segment and first batch, durable and locked.
+
+    Raises `SessionExists` if another process was first, `StorageFull` or `StorageError`; nothing
+    is left then.
+    """
+    try:
+        return _publish(directory, header, owner, data, now_ms)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+            raise _exists(header) from error
+        raise storage_error(error, "create", directory) from error
+
+
+def _publish(
+    directory: str, header: SessionHeader, owner: str, data: bytes, now_ms: int
+) -> tuple[SessionLock, SegmentTail]:
+    project = os.path.dirname(directory)
+    make_private_directories(project)
+    place = os.path.join(project, f".new-{os.getpid()}-{os.urandom(8).hex()}")
+    os.mkdir(place, 0o700)
+    lock: SessionLock | None = None
+    try:
+        lock = SessionLock.acquire(os.path.join(place, LOCK_NAME), owner, f"session {header.id!r}")
+        inode, size = _write_first_segment(place, header, data)
+        touch(place, now_ms)
+        os.rename(place, directory)
+        place = directory
+        fsync_directory(project)
+        if len(find_all(os.path.dirname(project), header.id)) > 1:
+            raise _exists(header)  # a process in another working directory was as quick
+    except BaseException:
+        discard_session(place)
+        if lock is not None:
+            lock.release()
+        raise
+    return lock, SegmentTail(os.path.join(directory, LOG_NAME, segment_name(0)), inode, size)
+
+
+def _exists(header: SessionHeader) -> SessionExists:
+    return SessionExists(f"session {header.id!r} exists already", hint="resume it, or choose another id")
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Raises OSError."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _write_first_segment(draft: str, header: SessionHeader, data: bytes) -> tuple[int, int]:
+    log = os.path.join(draft, LOG_NAME)
+    os.mkdir(log, 0o700)
+    path = os.path.join(log, segment_name(0))
+    first = SegmentHeader(header.id, 0, None, header).encode()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        write_all(descriptor, compress_frame(first) + compress_frame(data))
+        os.fsync(descriptor)
+        status = os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+    fsync_directory(log)
+    fsync_directory(draft)
+    return status.st_ino, status.st_size
+
+
+def discard_session(directory: str) -> None:
+    """Remove exactly what `publish_session` makes. Raises OSError."""
+    log = os.path.join(directory, LOG_NAME)
+    steps = (
+        (os.unlink, os.path.join(log, segment_name(0))),
+        (os.rmdir, log),
+        (os.unlink, os.path.join(directory, LOCK_NAME)),
+        (os.rmdir, directory),
+    )
+    for remove, path in steps:
+        if os.path.lexists(path):
+            remove(path)

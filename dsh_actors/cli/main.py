@@ -1,0 +1,132 @@
+"""The command group. Every outcome and every error becomes an exit code here, through one table."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from dsh_actors import __version__
+from dsh_actors.cli.streams import STREAMS
+from dsh_actors.core.exit_codes import EXIT_CODES, exit_code_of, reason_of_error
+from dsh_actors.core.outcome import error_line
+from dsh_actors.errors import HarnessError, UsageError
+
+__all__ = ["main"]
+
+COMMANDS = {
+    "run": "dsh_actors.cli.run",
+    "session": "dsh_actors.cli.session",
+    "config": "dsh_actors.cli.config_cmd",
+    "doctor": "dsh_actors.cli.doctor",
+    "help": "dsh_actors.cli.help_cmd",
+}
+"""Each command lives in a module of its own that is imported when the command is used."""
+
+
+class CommandGroup(click.Group):
+    """Commands by name, imported late."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        module = COMMANDS.get(cmd_name)
+        return importlib.import_module(module).COMMAND if module else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            from dsh_actors.config import nearest
+
+            raise UsageError(f"no command {name!r}; {nearest(name, COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
+
+GROUP = CommandGroup(
+    "dsh",
+    params=[
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=lambda ctx, _param, wanted: _show_version(ctx, wanted),
+            help="Show the version and exit.",
+        )
+    ],
+    help="Run agents on the files at hand, without a person in between.",
+    epilog="Exit codes: dsh help exit-codes",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def _show_version(ctx: click.Context, wanted: bool) -> None:
+    if wanted:
+        click.echo(f"dsh {__version__}")
+        ctx.exit()
+
+
+def main(arguments: Sequence[str], *, stdin_missing: bool = False) -> int:
+    """Run one command; the exit code. Nothing is raised, whatever happens."""
+    STREAMS.prepare(stdin_missing=stdin_missing)
+    try:
+        code = _invoke(list(arguments))
+        STREAMS.flush()
+        return code
+    except BaseException as error:
+        # The last line of defence: whatever a command let through becomes one line and a code.
+        return report(error)
+
+
+def _invoke(arguments: list[str]) -> int:
+    try:
+        with GROUP.make_context("dsh", arguments) as context:
+            result: Any = GROUP.invoke(context)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return exit_code_of("usage")
+    except click.exceptions.Exit as leave:
+        return leave.exit_code
+    return result if isinstance(result, int) else 0
+
+
+def report(error: BaseException) -> int:
+    """Say on standard error, in one line, what went wrong; the exit code."""
+    if isinstance(error, click.Abort):
+        error = KeyboardInterrupt()
+    if isinstance(error, click.ClickException):
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "dsh"
+        error = UsageError(error.format_message().rstrip("."), hint=f"see {command} --help")
+    reason = reason_of_error(error)
+    if os.environ.get("DSH_DEBUG") == "1" and not isinstance(error, UsageError):
+        import traceback
+
+        traceback.print_exception(error)
+    line = error_line(EXIT_CODES[reason].name, describe(error))
+    try:
+        sys.stderr.write(line + "\n")
+        STREAMS.flush()
+    except (OSError, ValueError):
+        # Nobody reads standard error any more; the exit code still tells.
+        return exit_code_of(reason)
+    return exit_code_of(reason)
+
+
+def describe(error: BaseException) -> str:
+    """What a user can do something with: message and hint, or the kind of an unexpected error."""
+    if isinstance(error, HarnessError):
+        return f"{error.message}; {error.hint}" if error.hint else error.message
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    if isinstance(error, BrokenPipeError):
+        return "the reader of standard output went away"
+    text = f"{type(error).__name__}: {error}"
+    return f"internal error: {text}; set DSH_DEBUG=1 for the details"

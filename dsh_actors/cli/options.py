@@ -1,0 +1,236 @@
+"""The options of a run: one table for the parser, and what they amount to.
+
+An option that has a configuration key takes its type from the key, and overrides it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from dsh_actors.cli.prompt_input import argument_text, read_text_file
+from dsh_actors.config import Config, parse_duration
+from dsh_actors.config.keys import KEYS_BY_NAME, Key
+from dsh_actors.config.toml_file import read_toml
+from dsh_actors.core.options import AgentOptions
+from dsh_actors.core.policy import POLICY_NAMES, ApprovalPolicy
+from dsh_actors.errors import UsageError
+
+__all__ = ["RUN_PARAMETERS", "RunArguments", "agent_options", "config_overrides", "working_directory"]
+
+
+class _KeyType(click.ParamType):
+    """The type of a configuration key."""
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.name = key.kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return self.key.parse(value, param.opts[-1] if param else "option")
+
+
+class _Duration(click.ParamType):
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return parse_duration(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _keyed(names: Sequence[str], key_name: str, metavar: str | None = None) -> click.Option:
+    key = KEYS_BY_NAME[key_name]
+    shown = "" if key.default is None else f" [default: {key.default}]"
+    text = key.help[0].upper() + key.help[1:] + "." + shown
+    return click.Option(names, type=_KeyType(key), metavar=metavar or key.kind.upper(), help=text)
+
+
+def _text(names: Sequence[str], text: str, metavar: str = "TEXT", **more: Any) -> click.Option:
+    return click.Option(names, help=text, metavar=metavar, **more)
+
+
+def _flag(names: Sequence[str], text: str, **more: Any) -> click.Option:
+    return click.Option(names, is_flag=True, help=text, **more)
+
+
+_KEY_OF_OPTION = {
+    "model": "agent.model",
+    "reasoning": "agent.reasoning",
+    "max_output": "agent.max_output",
+    "approve": "approval.policy",
+    "sandbox": "approval.sandbox",
+    "fail_on_denied": "approval.fail_on_denied",
+    "max_steps": "limits.max_steps",
+    "max_tool_calls": "limits.max_tool_calls",
+    "max_tokens": "limits.max_tokens",
+    "max_cost": "limits.max_cost",
+    "timeout": "limits.timeout",
+    "deadline": "limits.deadline",
+    "tool_timeout": "limits.tool_timeout",
+    "max_retries": "model.max_retries",
+}
+
+RUN_PARAMETERS: list[click.Parameter] = [
+    click.Argument(["prompt"], required=False),
+    _text(["--prompt-file"], "Read the prompt from a file (- for standard input).", "FILE"),
+    _text(["--file", "files"], "Quote a text file in front of the prompt; may repeat.", "PATH", multiple=True),
+    click.Option(
+        ["--stdin-max-bytes"],
+        type=click.IntRange(min=1),
+        help="Read no more of standard input; the run notes the cut.",
+    ),
+    _text(["--stdin-timeout"], "Go on with what standard input gave by then.", "DURATION", type=_Duration()),
+    _keyed(["-m", "--model"], "agent.model", "PROVIDER/MODEL"),
+    _keyed(["--reasoning"], "agent.reasoning", "EFFORT"),
+    _keyed(["--max-output"], "agent.max_output"),
+    _text(["-C", "--cwd"], "Work in this directory.", "DIR"),
+    _text(["--add-dir", "add_dirs"], "A further directory the agent may write in; may repeat.", "DIR", multiple=True),
+    _text(["--system-prompt"], "Replace the built-in system prompt."),
+    _text(["--system-prompt-file"], "The same, from a file.", "FILE"),
+    _text(["--append-system-prompt"], "Add to the system prompt."),
+    _text(["--append-system-prompt-file"], "The same, from a file.", "FILE"),
+    _text(["--tools"], "The only tools there are, by comma; may repeat.", "NAMES", multiple=True),
+    _text(["--deny-tools"], "Tools to take away, by comma; may repeat.", "NAMES", multiple=True),
+    _keyed(["--approve"], "approval.policy", "POLICY|FILE"),
+    _keyed(["--sandbox"], "approval.sandbox", "auto|require|off"),
+    _text(["--session-id"], "The id of the new session.", "ID"),
+    _text(["--resume"], "Go on with a session.", "ID"),
+    _flag(["--continue", "continue_"], "Go on with the newest session of this directory."),
+    _flag(["--ephemeral"], "Keep nothing on disk."),
+    _keyed(["--max-steps"], "limits.max_steps"),
+    _keyed(["--max-tool-calls"], "limits.max_tool_calls"),
+    _keyed(["--max-tokens"], "limits.max_tokens"),
+    _keyed(["--max-cost"], "limits.max_cost"),
+    _keyed(["--timeout"], "limits.timeout"),
+    _keyed(["--deadline"], "limits.deadline"),
+    _keyed(["--tool-timeout"], "limits.tool_timeout"),
+    _keyed(["--max-retries"], "model.max_retries"),
+    _flag(["--json", "json_lines"], "Print events as JSON lines instead of the answer."),
+    _flag(["--progress/--no-progress"], "A live line on standard error. [default: on a terminal]", default=None),
+    _text(["--heartbeat"], "Write a sign of life this often.", "DURATION", type=_Duration()),
+    _text(["-o", "--output-last-message"], "Also write the answer to a file.", "FILE"),
+    _text(["--result-file"], "Write the run.end object to a file, atomically.", "FILE"),
+    _flag(["--print-session-id"], "Write the session's id to standard error."),
+    _flag(["--partial-ok"], "Print an incomplete answer too; the exit code stays."),
+    _flag(
+        ["--fail-on-denied/--no-fail-on-denied"],
+        "Exit 6 when a policy denied a call. [default: on]",
+        default=None,
+    ),
+    _flag(["--no-wait"], "Do not wait for background work."),
+    _flag(["--simple-exit"], "Exit 1 for every failure."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class RunArguments:
+    """What was given on the command line, parsed but not yet checked against the world."""
+
+    prompt: str | None
+    prompt_file: str | None
+    files: tuple[str, ...]
+    stdin_max_bytes: int | None
+    stdin_timeout: float | None
+    model: str | None
+    reasoning: str | None
+    max_output: int | None
+    cwd: str | None
+    add_dirs: tuple[str, ...]
+    system_prompt: str | None
+    system_prompt_file: str | None
+    append_system_prompt: str | None
+    append_system_prompt_file: str | None
+    tools: tuple[str, ...]
+    deny_tools: tuple[str, ...]
+    approve: str | None
+    sandbox: str | None
+    session_id: str | None
+    resume: str | None
+    continue_: bool
+    ephemeral: bool
+    max_steps: int | None
+    max_tool_calls: int | None
+    max_tokens: int | None
+    max_cost: float | None
+    timeout: float | None
+    deadline: float | None
+    tool_timeout: float | None
+    max_retries: int | None
+    json_lines: bool
+    progress: bool | None
+    heartbeat: float | None
+    output_last_message: str | None
+    result_file: str | None
+    print_session_id: bool
+    partial_ok: bool
+    fail_on_denied: bool | None
+    no_wait: bool
+    simple_exit: bool
+
+
+def config_overrides(arguments: RunArguments) -> dict[str, Any]:
+    """The configuration keys that options set."""
+    given = {key: getattr(arguments, name) for name, key in _KEY_OF_OPTION.items()}
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def working_directory(chosen: str | None) -> str:
+    """The real, absolute directory to work in. Raises `UsageError` where there is none."""
+    try:
+        folder = os.path.realpath(os.getcwd() if chosen is None else os.path.expanduser(chosen))
+    except (OSError, ValueError) as error:
+        raise UsageError("the current directory does not exist any more", hint="use -C DIR") from error
+    if not os.path.isdir(folder):
+        raise UsageError(f"{chosen or folder} is not a directory")
+    return folder
+
+
+def agent_options(arguments: RunArguments, config: Config, cwd: str, model: str | None = None) -> AgentOptions:
+    """What the agent is asked to be. Raises `UsageError` for files and names that do not exist."""
+    return AgentOptions(
+        model=model or config.agent.model,
+        cwd=cwd,
+        session_id=arguments.session_id,
+        reasoning=config.agent.reasoning,
+        max_output=config.agent.max_output,
+        system_prompt=_inline_or_file(arguments, "system_prompt"),
+        append_system_prompt=_inline_or_file(arguments, "append_system_prompt"),
+        tools=_names(arguments.tools) if arguments.tools else None,
+        deny_tools=_names(arguments.deny_tools),
+        add_dirs=tuple(working_directory(folder) for folder in arguments.add_dirs),
+        policy=_policy(config.approval.policy),
+        limits=config.limits,
+        sandbox=config.approval.sandbox,
+        ephemeral=arguments.ephemeral,
+        preset=config.agent.preset,
+    )
+
+
+def _inline_or_file(arguments: RunArguments, name: str) -> str | None:
+    inline, path = getattr(arguments, name), getattr(arguments, f"{name}_file")
+    option = "--" + name.replace("_", "-")
+    if inline is not None and path is not None:
+        raise UsageError(f"give {option} or {option}-file, not both")
+    if path is not None:
+        return read_text_file(path, f"{option}-file")
+    return None if inline is None else argument_text(inline)
+
+
+def _names(values: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name.strip() for value in values for name in value.split(",") if name.strip())
+
+
+def _policy(word: str) -> ApprovalPolicy:
+    if word in POLICY_NAMES:
+        return ApprovalPolicy(word)  # type: ignore[arg-type]  # one of the literals, checked above
+    path = os.path.expanduser(word)
+    if not os.path.isfile(path):
+        raise UsageError(f"--approve: {word!r} is neither a policy ({', '.join(POLICY_NAMES)}) nor a rule file")
+    rules: Mapping[str, Any] = read_toml(path)
+    return ApprovalPolicy.from_toml(rules, path)

@@ -1,0 +1,111 @@
+"""Where the prompt comes from: the argument, a file, standard input, and attached text files.
+
+Everything is read before anything else exists. With a prompt at hand standard input is not touched.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dsh_actors.cli.streams import STREAMS
+from dsh_actors.core.text import decode_output
+from dsh_actors.errors import UsageError
+
+__all__ = ["Prompt", "argument_text", "read_prompt", "read_text_file"]
+
+_IMAGES = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF")
+_PIECE = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """``notes`` are worth a warning at the end of the run."""
+
+    text: str
+    notes: tuple[str, ...] = ()
+
+
+def argument_text(argument: str) -> str:
+    """A command line argument as UTF-8, whatever the locale took its bytes for."""
+    return decode_output(os.fsencode(argument))
+
+
+def read_prompt(
+    argument: str | None,
+    prompt_file: str | None,
+    files: Sequence[str],
+    *,
+    stdin_max_bytes: int | None = None,
+    stdin_timeout_s: float | None = None,
+) -> Prompt:
+    """Raises `UsageError` for a prompt that is blank, missing, given twice or unreadable."""
+    if argument is not None and prompt_file is not None:
+        raise UsageError("give the prompt as an argument or with --prompt-file, not both")
+    notes: tuple[str, ...] = ()
+    if prompt_file not in (None, "-"):
+        text, source = read_text_file(str(prompt_file), "--prompt-file"), f"{prompt_file} is"
+    elif argument not in (None, "-"):
+        text, source = argument_text(str(argument)), "the prompt is"
+    else:
+        explicit = argument == "-" or prompt_file == "-"
+        raw, notes = _read_stdin(explicit, stdin_max_bytes, stdin_timeout_s)
+        text, source = decode_output(raw.removeprefix(b"\xef\xbb\xbf")), "standard input is"
+    if not text.strip():
+        raise UsageError(f"no prompt: {source} blank")
+    return Prompt("\n\n".join([*map(_quoted, files), text]), notes)
+
+
+def read_text_file(path: str, option: str) -> str:
+    """A whole file as text. Raises `UsageError` naming the option."""
+    return decode_output(_read_file(path, option).removeprefix(b"\xef\xbb\xbf"))
+
+
+def _read_file(path: str, option: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"{option}: cannot read {path}: {reason}") from error
+
+
+def _quoted(path: str) -> str:
+    """A text file as part of the prompt, fenced so that its own fences do no harm."""
+    raw = _read_file(path, "--file")
+    if raw.startswith(_IMAGES):
+        raise UsageError(f"--file: {path} is an image; only text files can be attached")
+    if b"\0" in raw[:8192]:
+        raise UsageError(f"--file: {path} is not a text file")
+    text = decode_output(raw.removeprefix(b"\xef\xbb\xbf"))
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"File {argument_text(path)}:\n{fence}\n{text.removesuffix(chr(10))}\n{fence}"
+
+
+def _read_stdin(
+    explicit: bool, max_bytes: int | None, timeout_s: float | None
+) -> tuple[bytes, tuple[str, ...]]:
+    if not STREAMS.has_stdin:
+        raise UsageError("no prompt, and standard input is closed")
+    if not explicit and STREAMS.stdin_is_terminal():
+        raise UsageError("no prompt", hint="give it as an argument, with --prompt-file, or as - on standard input")
+    give_up = None if timeout_s is None else time.monotonic() + timeout_s
+    pieces: list[bytes] = []
+    size = 0
+    while max_bytes is None or size <= max_bytes:
+        if give_up is not None and not select.select([0], [], [], max(0.0, give_up - time.monotonic()))[0]:
+            return b"".join(pieces), (f"standard input was cut after {timeout_s:g} s",)
+        try:
+            piece = os.read(0, _PIECE)
+        except OSError as error:
+            raise UsageError(f"cannot read standard input: {error.strerror}") from error
+        if not piece:
+            return b"".join(pieces), ()
+        pieces.append(piece)
+        size += len(piece)
+    return b"".join(pieces)[:max_bytes], (f"standard input was cut after {max_bytes} bytes",)

@@ -1,0 +1,166 @@
+"""The table of configuration keys: one row gives the default, the type and who may set it."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dsh_actors.errors import ConfigError
+
+__all__ = ["KEYS", "KEYS_BY_NAME", "Key", "nearest", "parse_duration"]
+
+Kind = Literal["text", "int", "number", "duration", "flag"]
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h)?")
+_UNITS = {None: 1, "s": 1, "m": 60, "h": 3600}
+MAX_DURATION_S = 2_147_483.0
+"""The longest wait that every timer of the system can hold: almost 25 days."""
+
+_WORDS = {
+    "text": "a text",
+    "int": "a whole number",
+    "number": "a number",
+    "duration": 'a duration such as 90, "90s", "5m" or "2h"',
+    "flag": "true or false",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """``name`` is ``section.key``. ``minimum`` is the least allowed number; ``above`` excludes it.
+
+    ``project``: whether a project's own file may set it.
+    """
+
+    name: str
+    kind: Kind
+    default: Any
+    help: str
+    minimum: float | None = None
+    choices: tuple[str, ...] = ()
+    project: bool = True
+
+    @property
+    def section(self) -> str:
+        return self.name.partition(".")[0]
+
+    @property
+    def field(self) -> str:
+        """The member of the section's dataclass: durations carry their unit."""
+        key = self.name.partition(".")[2]
+        return key if self.kind != "duration" or key.endswith("_s") else f"{key}_s"
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return "DSH_" + self.name.replace(".", "_").upper()
+
+    def parse(self, value: Any, where: str) -> Any:
+        """``value`` from a TOML file, or as text from outside. Raises `ConfigError` naming ``where``."""
+        parsed = self._convert(value)
+        if parsed is None:
+            raise ConfigError(f"{where}: {self.name} must be {_WORDS[self.kind]}, not {value!r}")
+        if self.choices and parsed not in self.choices:
+            choices = ", ".join(self.choices)
+            raise ConfigError(f"{where}: {self.name} must be one of {choices}, not {parsed!r}")
+        if self.minimum is not None and parsed < self.minimum:
+            raise ConfigError(f"{where}: {self.name} must be at least {self.minimum:g}, not {value!r}")
+        return parsed
+
+    def _convert(self, value: Any) -> Any:
+        match self.kind:
+            case "text":
+                return value if isinstance(value, str) and value.strip() else None
+            case "int":
+                return _whole(value)
+            case "number":
+                return _number(value)
+            case "duration":
+                try:
+                    return parse_duration(value)
+                except ValueError:
+                    return None
+            case "flag":
+                words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+                return value if isinstance(value, bool) else words.get(str(value).lower())
+
+
+def _whole(value: Any) -> int | None:
+    if isinstance(value, str) and re.fullmatch(r"\d{1,18}", value.strip()):
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def parse_duration(value: Any) -> float:
+    """Seconds: a number, or a text with the unit s, m or h. Raises `ValueError` unless it is above 0."""
+    if isinstance(value, str):
+        match = _DURATION.fullmatch(value.strip().lower())
+        if match is None:
+            raise ValueError(f"{value!r} is not {_WORDS['duration']}")
+        value = float(match[1]) * _UNITS[match[2]]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_DURATION_S:
+        raise ValueError(f"{value!r} is not a duration above 0 and below 25 days")
+    return float(value)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint that names the known word most like ``word``, or all of them where none is near."""
+    names = sorted(known)
+    close = difflib.get_close_matches(word, names, 1, 0.5)
+    if close:
+        return f"did you mean {close[0]}?"
+    return f"known: {', '.join(names)}" if names else "there is none"
+
+
+KEYS: tuple[Key, ...] = (
+    Key("agent.model", "text", "deepseek/deepseek-flash", "the model, as PROVIDER/MODEL"),
+    Key("agent.max_output", "int", None, "tokens of one reply; unset leaves it to the provider", 1),
+    Key("agent.reasoning", "text", None, "reasoning effort; unset leaves it to the provider"),
+    Key("agent.preset", "text", None, "the agent preset"),
+    Key("limits.max_steps", "int", None, "model requests with their tool calls", 1),
+    Key("limits.max_tool_calls", "int", None, "tool calls", 1),
+    Key("limits.max_tokens", "int", None, "tokens as reported by the provider, input and output", 1),
+    Key("limits.max_cost", "number", None, "cost in the currency of the model's price", 0),
+    Key("limits.timeout", "duration", None, "wall time of a run; exit 124"),
+    Key("limits.deadline", "duration", None, "as timeout, but the model is warned before it"),
+    Key("limits.tool_timeout", "duration", 120.0, "one tool call"),
+    Key("model.connect_timeout_s", "duration", 10.0, "connecting to a provider"),
+    Key("model.first_event_timeout_s", "duration", 660.0, "waiting in the provider's queue"),
+    Key("model.idle_timeout_s", "duration", 300.0, "silence inside a reply"),
+    Key("model.max_retries", "int", 5, "repeated requests for one step", 0),
+    Key("tools.max_parallel", "int", 10, "calls of one agent that run at once", 1),
+    Key("tools.output_limit_bytes", "int", 50_000, "output of one call that the model sees", 1_000),
+    Key("session.write_window_ms", "int", 200, "how long events may wait to be written together", 0),
+    Key(
+        "approval.policy",
+        "text",
+        "workspace",
+        "workspace, read-only, all, or a rule file",
+        project=False,
+    ),
+    Key(
+        "approval.sandbox",
+        "text",
+        "auto",
+        "whether commands run in a sandbox",
+        choices=("auto", "require", "off"),
+        project=False,
+    ),
+    Key("approval.fail_on_denied", "flag", True, "a denied call makes the run exit 6", project=False),
+)
+
+KEYS_BY_NAME = {key.name: key for key in KEYS}

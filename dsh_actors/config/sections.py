@@ -1,0 +1,47 @@
+"""The sections of the configuration as frozen values. Names and defaults of keys are in `keys`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["AgentConfig", "ApprovalConfig", "ModelConfig", "SessionConfig", "ToolsConfig"]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    """``model`` is ``PROVIDER/MODEL``; None leaves a value to the provider."""
+
+    model: str
+    max_output: int | None
+    reasoning: str | None
+    preset: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """How a model request is watched and repeated. Times are seconds."""
+
+    connect_timeout_s: float
+    first_event_timeout_s: float
+    idle_timeout_s: float
+    max_retries: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToolsConfig:
+    max_parallel: int
+    output_limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionConfig:
+    write_window_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalConfig:
+    """``policy`` is workspace, read-only, all, or the path of a rule file."""
+
+    policy: str
+    sandbox: str
+    fail_on_denied: bool

@@ -1,0 +1,116 @@
+"""The one table of exit codes: which reason ends a run with which code, and what that means.
+
+The exit status of the program, `dsh help exit-codes` and the table in the README are made from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from dsh_actors import errors
+from dsh_actors.core.retry import reason_of
+
+__all__ = ["EXIT_CODES", "EXIT_TABLE", "SIGNAL_CODES", "ExitCode", "exit_code_of", "reason_of_error"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExitCode:
+    """One row: ``reasons`` are the words of ``run.end.reason`` that lead to it."""
+
+    code: int
+    name: str
+    meaning: str
+    reasons: tuple[str, ...]
+
+
+SIGNAL_CODES: Mapping[str, int] = MappingProxyType({"SIGHUP": 129, "SIGINT": 130, "SIGTERM": 143})
+
+EXIT_TABLE: tuple[ExitCode, ...] = (
+    ExitCode(0, "completed", "a final answer; nothing is left to do", ("completed",)),
+    ExitCode(
+        1,
+        "failed",
+        "the provider failed after all retries, the answer is empty or cut, the context or the disk is "
+        "full, the session cannot be read, or an internal error",
+        (
+            "provider_error",
+            "rate_limited",
+            "overloaded",
+            "network",
+            "malformed_stream",
+            "empty_response",
+            "output_truncated",
+            "context_exhausted",
+            "storage_full",
+            "corrupt",
+            "unsupported_format",
+            "blocked",
+            "internal",
+        ),
+    ),
+    ExitCode(
+        2,
+        "usage",
+        "a wrong option, configuration, model, session or file, or a required sandbox that is missing; "
+        "no request was made",
+        ("usage",),
+    ),
+    ExitCode(3, "auth", "no valid credentials, or no quota or balance left", ("auth", "balance")),
+    ExitCode(
+        4,
+        "limit",
+        "a limit on steps, tool calls, tokens, cost or agents; or --no-wait with work left",
+        ("max_steps", "max_tool_calls", "max_tokens", "max_cost", "max_agents", "abandoned"),
+    ),
+    ExitCode(5, "schema", "the answer never fitted the schema", ("schema",)),
+    ExitCode(6, "denied", "a policy denied a call, and --fail-on-denied (the default) is on", ("denied",)),
+    ExitCode(7, "stuck", "the loop guard stopped a call that kept giving the same result", ("stuck",)),
+    ExitCode(8, "busy", "another run holds the session, the id is taken, --continue is unclear", ("busy",)),
+    ExitCode(124, "timeout", "--timeout or --deadline passed", ("timeout", "deadline")),
+    ExitCode(
+        130,
+        "signal",
+        "stopped by a signal: HUP 129, INT 130, TERM 143; the session is kept and can be resumed",
+        ("interrupted",),
+    ),
+    ExitCode(141, "pipe", "the reader of standard output went away", ("pipe",)),
+)
+
+EXIT_CODES: Mapping[str, ExitCode] = MappingProxyType(
+    {reason: row for row in EXIT_TABLE for reason in row.reasons}
+)
+"""The row of every reason."""
+
+
+def exit_code_of(reason: str, signal: str | None = None, *, simple: bool = False) -> int:
+    """The exit status of a run. ``signal`` is a name such as ``SIGTERM``; ``simple`` knows 0 and 1 only."""
+    code = EXIT_CODES[reason].code
+    if reason == "interrupted":
+        code = SIGNAL_CODES.get(signal or "", code)
+    return min(code, 1) if simple else code
+
+
+def reason_of_error(error: BaseException) -> str:
+    """The reason word of an error that kept a run from starting or ended it from outside."""
+    match error:
+        case errors.CredentialError():
+            return "auth"
+        case errors.UsageError() | errors.SessionNotFound():
+            return "usage"
+        case errors.SessionBusy() | errors.SessionExists():
+            return "busy"
+        case errors.SessionCorrupt():
+            return "corrupt"
+        case errors.SessionUnsupported():
+            return "unsupported_format"
+        case errors.StorageFull():
+            return "storage_full"
+        case errors.ProviderError():
+            return reason_of(error.code)
+        case KeyboardInterrupt():
+            return "interrupted"
+        case BrokenPipeError():
+            return "pipe"
+    return "internal"

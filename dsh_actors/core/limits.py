@@ -1,0 +1,60 @@
+"""The limits of a run: checked before a step and before a call, so that nothing beyond them is started."""
+
+from __future__ import annotations
+
+from dsh_actors.core.loop_guard import NOTE_AT, STOP_AT, LoopGuard
+from dsh_actors.core.options import Limits
+from dsh_actors.core.state import Counters
+from dsh_actors.core.text import JsonObject
+
+__all__ = ["LimitWatch"]
+
+
+class LimitWatch:
+    """Counts from where the session stood when this run took it over."""
+
+    def __init__(self, limits: Limits, counters: Counters) -> None:
+        self._limits = limits
+        self._steps = counters.steps
+        self._calls = counters.tool_calls
+        self._tokens = counters.tokens
+        self.cost: float | None = 0.0
+
+    def spend(self, cost: float | None) -> None:
+        """Add the cost of one reply; an unknown cost makes the total unknown."""
+        self.cost = None if cost is None or self.cost is None else self.cost + cost
+
+    def before_step(self, counters: Counters, guard: LoopGuard) -> JsonObject | None:
+        """``{"kind", "value"}`` of the limit that forbids one more step, if any."""
+        limits = self._limits
+        checks = (
+            ("stuck", STOP_AT, guard.count),
+            ("max_steps", limits.max_steps, counters.steps - self._steps),
+            # A call beyond the limit is logged and refused, so "more than" means one was refused.
+            ("max_tool_calls", limits.max_tool_calls, counters.tool_calls - self._calls - 1),
+            ("max_tokens", limits.max_tokens, counters.tokens - self._tokens),
+            ("max_cost", limits.max_cost, self.cost),
+        )
+        for kind, limit, used in checks:
+            if limit is not None and used is not None and used >= limit:
+                return {"kind": kind, "value": limit}
+        return None
+
+    def before_call(self, counters: Counters, guard: LoopGuard) -> JsonObject | None:
+        """The cause that keeps one more call of a step from starting, if any."""
+        limit = self._limits.max_tool_calls
+        if limit is not None and counters.tool_calls - self._calls >= limit:
+            return {"kind": "hook", "reason": "max_tool_calls"}
+        if guard.count >= STOP_AT:
+            return {"kind": "hook", "reason": "stuck"}
+        return None
+
+    def repeat_note(self, guard: LoopGuard, name: str) -> str | None:
+        """What the model is told when a call has just repeated often enough."""
+        if guard.count != NOTE_AT:
+            return None
+        return (
+            f"The last calls of {name} repeat earlier ones with the same results. Repeating them again "
+            f"changes nothing; at {STOP_AT} repetitions the run is stopped. Try another way, or answer "
+            "with what you have."
+        )

@@ -1,0 +1,55 @@
+"""Finds an agent that repeats itself: the same call with the same result, alone or alternating with one other."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import deque
+
+from dsh_actors.core.text import JsonObject
+
+__all__ = ["NOTE_AT", "STOP_AT", "LoopGuard"]
+
+NOTE_AT = 3
+"""At this many repetitions the model is told."""
+STOP_AT = 6
+"""At this many the turn ends."""
+LONG_CALL_MS = 5_000
+"""A call that ran longer than this is polling, not looping."""
+
+
+class LoopGuard:
+    """A fold over calls and results; `count` is how often the latest call has repeated."""
+
+    def __init__(self) -> None:
+        self._recent: deque[bytes] = deque(maxlen=2 * STOP_AT)
+        self.count = 0
+
+    def reset(self) -> None:
+        """A person spoke: what came before is no loop."""
+        self._recent.clear()
+        self.count = 0
+
+    def observe(self, name: str, arguments: str, result: JsonObject, duration_ms: int) -> None:
+        if duration_ms > LONG_CALL_MS or name.endswith("_wait"):
+            self.count = 0
+            return
+        self._recent.append(_fingerprint(name, arguments, result))
+        self.count = max(self._run(1), (self._run(2) + 1) // 2)
+
+    def _run(self, period: int) -> int:
+        """Length of the longest tail in which each entry equals the one ``period`` before it."""
+        recent = self._recent
+        length = min(period, len(recent))
+        while length < len(recent) and recent[-length - 1] == recent[-length - 1 + period]:
+            length += 1
+        return length
+
+
+def _fingerprint(name: str, arguments: str, result: JsonObject) -> bytes:
+    try:
+        arguments = json.dumps(json.loads(arguments), sort_keys=True)
+    except ValueError:
+        pass  # unparsable arguments compare as they are
+    text = json.dumps([name, arguments, result["content"], result.get("isError", False)])
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -1,0 +1,50 @@
+"""What one agent is asked to be: options and limits, resolved and frozen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dsh_actors.core.policy import ApprovalPolicy
+
+__all__ = ["AgentOptions", "Limits"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Ends of a run; ``None`` is no limit. Tokens are all reported tokens; cost is in the price's currency."""
+
+    max_steps: int | None = None
+    max_tool_calls: int | None = None
+    max_tokens: int | None = None
+    max_cost: float | None = None
+    timeout_s: float | None = None
+    deadline_s: float | None = None
+    tool_timeout_s: float = 120.0
+    max_retries: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """How an agent is created or resumed.
+
+    ``model`` is ``PROVIDER/MODEL``. ``cwd`` is absolute. ``session_id`` None lets the harness choose.
+    ``system_prompt`` replaces the built-in persona; ``append_system_prompt`` follows it.
+    ``tools`` None means all built-in tools; ``deny_tools`` is taken away from them.
+    ``ephemeral`` keeps nothing on disk. ``sandbox`` is ``auto``, ``require`` or ``off``.
+    """
+
+    model: str
+    cwd: str
+    session_id: str | None = None
+    reasoning: str | None = None
+    max_output: int | None = None
+    system_prompt: str | None = None
+    append_system_prompt: str | None = None
+    tools: tuple[str, ...] | None = None
+    deny_tools: tuple[str, ...] = ()
+    add_dirs: tuple[str, ...] = ()
+    policy: ApprovalPolicy = field(default_factory=ApprovalPolicy)
+    limits: Limits = field(default_factory=Limits)
+    sandbox: str = "auto"
+    ephemeral: bool = False
+    preset: str | None = None

@@ -1,0 +1,150 @@
+"""Closing what a crash left open: a fold over a log and the events that balance it.
+
+Only an open last turn is closed. Nothing here reads a clock: the closing events carry the time of
+the last event, so two readers of the same log close it in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dsh_actors.core.events import Event, Replace
+from dsh_actors.core.text import JsonObject
+from dsh_actors.errors import EventRefused
+
+__all__ = ["Closers"]
+
+NOT_STARTED = "TOOL_NOT_STARTED"
+OUTCOME_UNKNOWN = "TOOL_OUTCOME_UNKNOWN"
+
+_NOT_STARTED_TEXT = (
+    "This call was not started: the run was interrupted before the tool began. "
+    "It has had no effect, and it may be made again."
+)
+_OUTCOME_UNKNOWN_TEXT = (
+    "The run was interrupted while this call was under way, and its outcome is unknown: it may have "
+    "had no effect, a part of its effect, or all of it. Make the call again only if it just reads or is "
+    "safe to repeat; otherwise find out first what it did, or ask the user."
+)
+
+
+@dataclass(slots=True)
+class _PendingCall:
+    call_id: str
+    call_seq: int | None = None
+
+
+class Closers:
+    """Folds the events of one log in order; `closing_events` tells what is missing at its end."""
+
+    def __init__(self) -> None:
+        self._turn: int | None = None
+        self._step: int | None = None
+        # A list, as a provider may give the same id to two calls: each is owed its own result.
+        self._pending: list[_PendingCall] = []
+        self._time = 0
+        self._observers: dict[str, Callable[[Event], None]] = {
+            "turn/start": self._on_turn_start,
+            "turn/end": self._on_turn_end,
+            "step/start": self._on_step_start,
+            "step/end": self._on_step_end,
+            "assistant/message": self._on_assistant_message,
+            "tool/call": self._on_tool_call,
+            "tool/result": self._on_tool_result,
+        }
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the last turn was started and not ended."""
+        return self._turn is not None
+
+    def observe(self, event: Event) -> None:
+        """Take in the next event of the log. Raises `EventRefused` where a payload has the wrong shape."""
+        self._time = event.time
+        observer = self._observers.get(event.type)
+        if observer is None:
+            return
+        try:
+            observer(event)
+        except (KeyError, IndexError, TypeError) as error:
+            raise EventRefused(f"{event.type} event {event.seq} has a wrong payload: {error!r}") from error
+
+    def closing_events(self, next_seq: int) -> tuple[Event, ...]:
+        """The events, numbered from ``next_seq``, that close the open turn; none if none is open.
+
+        A result for each unanswered call in the order the model asked, the end of the step, and the
+        end of the turn as ``interrupted``. Does not change the fold.
+        """
+        if self._turn is None:
+            return ()
+        events: list[Event] = []
+        if self._step is not None:
+            where = {"turn": self._turn, "step": self._step}
+            for call in self._pending:
+                events.append(self._result(call, where, next_seq + len(events)))
+            events.append(Event("step/end", next_seq + len(events), self._time, where))
+        end: JsonObject = {"turn": self._turn, "reason": {"kind": "interrupted"}}
+        events.append(Event("turn/end", next_seq + len(events), self._time, end))
+        return tuple(events)
+
+    def _result(self, call: _PendingCall, where: JsonObject, seq: int) -> Event:
+        started = call.call_seq is not None
+        block = {
+            "type": "tool-result",
+            "toolCallId": call.call_id,
+            "content": [{"type": "text", "text": _OUTCOME_UNKNOWN_TEXT if started else _NOT_STARTED_TEXT}],
+            "isError": True,
+        }
+        message = {
+            "id": f"interrupted-tool-result-{call.call_id}-{seq}",
+            "role": "user",
+            "content": [block],
+            "source": {"kind": "tool", "callId": call.call_id},
+        }
+        error = (
+            {"name": "ToolOutcomeUnknownError", "code": OUTCOME_UNKNOWN}
+            if started
+            else {"name": "ToolNotStartedError", "code": NOT_STARTED}
+        )
+        sources = None if call.call_seq is None else (call.call_seq,)
+        data = {**where, "message": message, "error": error}
+        return Event("tool/result", seq, self._time, data, "append", sources)
+
+    def _on_turn_start(self, event: Event) -> None:
+        self._turn, self._step = event.data["turn"], None
+        self._pending.clear()
+
+    def _on_turn_end(self, _event: Event) -> None:
+        self._turn = self._step = None
+        self._pending.clear()
+
+    def _on_step_start(self, event: Event) -> None:
+        self._step = event.data["step"]
+        self._pending.clear()
+
+    def _on_step_end(self, _event: Event) -> None:
+        self._step = None
+        self._pending.clear()
+
+    def _on_assistant_message(self, event: Event) -> None:
+        if self._step is None:
+            return
+        for block in event.data["message"]["content"]:
+            if block["type"] == "tool-call":
+                self._pending.append(_PendingCall(block["id"]))
+
+    def _on_tool_call(self, event: Event) -> None:
+        for call in self._pending:
+            if call.call_id == event.data["callId"] and call.call_seq is None:
+                call.call_seq = event.seq
+                return
+
+    def _on_tool_result(self, event: Event) -> None:
+        if isinstance(event.surface_op, Replace):
+            return  # a pruned result stands in for one that was given before
+        answered = event.data["message"]["content"][0]["toolCallId"]
+        for position, call in enumerate(self._pending):
+            if call.call_id == answered:
+                del self._pending[position]
+                return

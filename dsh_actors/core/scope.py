@@ -1,0 +1,227 @@
+"""Scopes: where plugins register, and how far a registration reaches.
+
+A scope is the global one, a preset, or one agent; each has at most one parent. What is registered
+on a scope is seen by it and by every scope below it, the nearest registration of a name wins, and
+closing the scope undoes everything registered through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from dsh_actors.core.text import JsonObject
+from dsh_actors.errors import UsageError
+
+__all__ = ["INTERCEPTION_POINTS", "LISTENING_POINTS", "NOTIFICATIONS", "Scope", "Section", "run_chain"]
+
+INTERCEPTION_POINTS = frozenset(
+    {
+        "agent/pre-step",
+        "agent/request",
+        "agent/request-error",
+        "llm/stream",
+        "tools/pre-execute",
+        "tools/execute",
+        "tools/post-execute",
+        "telemetry/redact",
+    }
+)
+"""Chains: each interceptor is called as ``f(payload, next)``; not calling ``next`` ends the chain."""
+
+LISTENING_POINTS = frozenset({"agent/turn-stopping", "agent/session-start"})
+"""All listeners are called in order as ``f(payload)``; what they return is not used."""
+
+NOTIFICATIONS = frozenset(
+    {
+        "agent/created",
+        "agent/disposed",
+        "agent/status",
+        "agent/error",
+        "agent/inbox/inserted",
+        "agent/inbox/claimed",
+        "agent/inbox/discarded",
+        "session/event",
+        "tools/result",
+    }
+)
+"""Observers are called as ``f(payload)`` where it happened; they must be quick and cannot change anything."""
+
+Undo = Callable[[], None]
+Handler = Callable[..., Any]
+
+
+class NamedTool(Protocol):
+    @property
+    def spec(self) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the system prompt (or of the context snapshot). ``text`` may be computed; it is quick."""
+
+    name: str
+    order: float
+    text: str | Callable[[], str]
+
+    def render(self) -> str:
+        return self.text if isinstance(self.text, str) else self.text()
+
+
+@dataclass(eq=False, slots=True)
+class Scope:
+    """One layer of registrations."""
+
+    kind: str
+    parent: Scope | None = None
+    handlers: dict[str, list[Handler]] = field(default_factory=dict)
+    guards: list[Handler] = field(default_factory=list)
+    tools: dict[str, NamedTool] = field(default_factory=dict)
+    sections: dict[str, Section] = field(default_factory=dict)
+    contexts: dict[str, Section] = field(default_factory=dict)
+    variables: dict[str, str | None] = field(default_factory=dict)
+    restrictions: list[tuple[frozenset[str] | None, frozenset[str]]] = field(default_factory=list)
+    revision: int = 0
+    closed: bool = False
+    _undos: list[Undo] = field(default_factory=list)
+
+    # --- registering -------------------------------------------------------------------------
+
+    def intercept(self, point: str, interceptor: Handler, *, prepend: bool = False) -> Undo:
+        """Join a chain; ``prepend`` puts the interceptor outermost in this scope."""
+        return self._handle(point, INTERCEPTION_POINTS, interceptor, prepend=prepend)
+
+    def listen(self, point: str, listener: Handler) -> Undo:
+        return self._handle(point, LISTENING_POINTS, listener)
+
+    def observe(self, kind: str, observer: Handler) -> Undo:
+        return self._handle(kind, NOTIFICATIONS, observer)
+
+    def guard(self, guard: Handler) -> Undo:
+        """``guard(call)`` returns a reason to deny, or None to abstain. No guard can allow."""
+        return self._append(self.guards, guard)
+
+    def tool(self, tool: NamedTool) -> Undo:
+        return self._name(self.tools, tool.spec.name, tool, "tool")
+
+    def section(self, name: str, order: float, text: str | Callable[[], str]) -> Undo:
+        """Add a part of the system prompt. ``{{name}}`` in it stands for a variable."""
+        return self._name(self.sections, name, Section(name, order, text), "section")
+
+    def context(self, name: str, order: float, text: str | Callable[[], str]) -> Undo:
+        """Add a fact of the moment. The model is told when the snapshot of all of them changed."""
+        return self._name(self.contexts, name, Section(name, order, text), "context")
+
+    def variable(self, name: str, value: str | None) -> Undo:
+        return self._name(self.variables, name, value, "variable")
+
+    def restrict(self, allow: frozenset[str] | None = None, deny: frozenset[str] = frozenset()) -> Undo:
+        """Hide inherited tools: all but ``allow``, and those in ``deny``. Raises `UsageError` for unknown names."""
+        inherited = self.parent.visible_tools() if self.parent else {}
+        unknown = sorted(((allow or frozenset()) | deny) - inherited.keys())
+        if unknown:
+            raise UsageError(
+                f"unknown tool {unknown[0]!r}", hint=f"tools are: {', '.join(sorted(inherited))}"
+            )
+        return self._append(self.restrictions, (allow, deny))
+
+    def close(self) -> None:
+        """Undo every registration, last first. Closing twice is closing once."""
+        self.closed = True
+        while self._undos:
+            self._undos.pop()()
+
+    def _handle(self, point: str, known: frozenset[str], handler: Handler, *, prepend: bool = False) -> Undo:
+        if point not in known:
+            raise UsageError(f"unknown extension point {point!r}", hint=f"known: {', '.join(sorted(known))}")
+        handlers = self.handlers.setdefault(point, [])
+        return self._append(handlers, handler, 0 if prepend else len(handlers))
+
+    def _append(self, items: list[Any], item: Any, position: int | None = None) -> Undo:
+        entry = item
+        items.insert(len(items) if position is None else position, entry)
+
+        def undo() -> None:
+            for index, present in enumerate(items):
+                if present is entry:
+                    del items[index]
+                    return
+
+        return self._registered(undo)
+
+    def _name(self, table: dict[str, Any], name: str, value: Any, what: str) -> Undo:
+        if name in table:
+            raise UsageError(f"the {what} {name!r} is already registered on this {self.kind} scope")
+        table[name] = value
+
+        def undo() -> None:
+            if table.get(name) is value:
+                del table[name]
+
+        return self._registered(undo)
+
+    def _registered(self, remove: Undo) -> Undo:
+        if self.closed:
+            remove()
+            raise UsageError(f"this {self.kind} scope is closed")
+        self.revision += 1
+        done = False
+
+        def undo() -> None:
+            nonlocal done
+            if not done:
+                done = True
+                self.revision += 1
+                remove()
+
+        self._undos.append(undo)
+        return undo
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def chain(self) -> Iterator[Scope]:
+        """This scope, then its parent, up to the global one."""
+        scope: Scope | None = self
+        while scope is not None:
+            yield scope
+            scope = scope.parent
+
+    def total_revision(self) -> int:
+        """Changes whenever anything visible from here may have changed."""
+        return sum(scope.revision for scope in self.chain())
+
+    def handlers_of(self, point: str) -> list[Handler]:
+        """Outermost first: the global scope's, then those nearer to the agent."""
+        layers = [scope.handlers[point] for scope in self.chain() if scope.handlers.get(point)]
+        return [handler for layer in reversed(layers) for handler in layer]
+
+    def guards_of(self) -> list[Handler]:
+        return [guard for scope in reversed(list(self.chain())) for guard in scope.guards]
+
+    def visible_tools(self) -> dict[str, NamedTool]:
+        """Tools by name. Restrictions hide inherited tools, never a scope's own."""
+        inherited = self.parent.visible_tools() if self.parent else {}
+        for allow, deny in self.restrictions:
+            inherited = {
+                n: t for n, t in inherited.items() if (allow is None or n in allow) and n not in deny
+            }
+        return inherited | self.tools
+
+    def named(self, table: str) -> dict[str, Any]:
+        """The effective entries of ``sections``, ``contexts`` or ``variables``: the nearest wins."""
+        merged: dict[str, Any] = {}
+        for scope in reversed(list(self.chain())):
+            merged.update(getattr(scope, table))
+        return merged
+
+
+def run_chain(handlers: list[Handler], payload: JsonObject, default: Callable[[], Any]) -> Any:
+    """Run an interceptor chain, outermost first, down to ``default``."""
+
+    def call(index: int) -> Any:
+        if index == len(handlers):
+            return default()
+        return handlers[index](payload, lambda: call(index + 1))
+
+    return call(0)

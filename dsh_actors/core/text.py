@@ -1,0 +1,105 @@
+"""The one choke point that makes text well-formed, and the rule for what JSON can hold."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from dsh_actors.errors import EventRefused
+
+__all__ = [
+    "JsonObject",
+    "JsonValue",
+    "bound_text",
+    "clean_json",
+    "clean_text",
+    "decode_output",
+    "require_lossless",
+    "shorten",
+]
+
+JsonValue = Any
+JsonObject = dict[str, Any]
+
+MAX_DEPTH = 500
+"""Nesting that every JSON reader and writer on the way survives."""
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+# C0 controls but TAB, LF and CR, and DEL: providers refuse or mangle some of them.
+_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
+
+def clean_text(text: str) -> str:
+    """Replace lone surrogates by U+FFFD, joining the two halves of a split pair first."""
+    if text.isascii() or _SURROGATES.search(text) is None:
+        return text
+    # A round trip through UTF-16 joins a high and a low surrogate that arrived separately.
+    joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return _SURROGATES.sub("\ufffd", joined)
+
+
+def clean_json(value: JsonValue) -> JsonValue:
+    """``value`` with `clean_text` applied to every string and key; containers are copied."""
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, dict):
+        return {clean_text(k) if isinstance(k, str) else k: clean_json(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [clean_json(v) for v in value]
+    return value
+
+
+def decode_output(raw: bytes) -> str:
+    """Bytes of a tool or file as text: invalid UTF-8 is replaced, controls become visible escapes.
+
+    The result never contains NUL, other C0 controls (but TAB, LF, CR) or lone surrogates.
+    """
+    text = raw.decode("utf-8", "replace")
+    return _CONTROLS.sub(lambda m: f"\\x{ord(m[0]):02x}", text)
+
+
+def shorten(text: str, limit: int) -> str:
+    """``text`` cut to ``limit`` code points, with an ellipsis where something was cut."""
+    return text if len(text) <= limit else text[: max(0, limit - 1)] + "…"
+
+
+def bound_text(text: str, limit_bytes: int) -> str:
+    """``text`` cut in the middle to about ``limit_bytes`` of UTF-8, saying how much is gone."""
+    raw = text.encode("utf-8", "replace")
+    if len(raw) <= limit_bytes:
+        return text
+    half = max(0, limit_bytes - 60) // 2
+    head = raw[:half].decode("utf-8", "ignore")
+    tail = raw[len(raw) - half :].decode("utf-8", "ignore")
+    return f"{head}\n[… {len(raw) - 2 * half} bytes left out …]\n{tail}"
+
+
+def require_lossless(value: JsonValue, what: str) -> None:
+    """Refuse what JSON cannot hold without loss.
+
+    Allowed: None, bool, int, finite float other than -0.0, well-formed str, list, dict with str
+    keys, to a depth of `MAX_DEPTH`. Raises `EventRefused` naming ``what``.
+    """
+    stack: list[tuple[JsonValue, int]] = [(value, 0)]
+    while stack:
+        item, depth = stack.pop()
+        kind = type(item)
+        if kind is str:
+            if not item.isascii() and _SURROGATES.search(item):
+                raise EventRefused(f"{what}: lone surrogate in {shorten(ascii(item), 40)}")
+        elif kind is dict or kind is list:
+            if depth >= MAX_DEPTH:
+                raise EventRefused(f"{what}: cyclic, or nested deeper than {MAX_DEPTH} levels")
+            if kind is list:
+                stack.extend((inner, depth + 1) for inner in item)
+                continue
+            for key, inner in item.items():
+                if type(key) is not str or (not key.isascii() and _SURROGATES.search(key)):
+                    raise EventRefused(f"{what}: {key!a} cannot be a key")
+                stack.append((inner, depth + 1))
+        elif kind is float:
+            if not math.isfinite(item) or (item == 0 and math.copysign(1, item) < 0):
+                raise EventRefused(f"{what}: {item!r} has no JSON form")
+        elif item is not None and kind is not bool and kind is not int:
+            raise EventRefused(f"{what}: a {kind.__name__} has no JSON form")

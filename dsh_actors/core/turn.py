@@ -1,0 +1,423 @@
+r"""The turn machine: everything that decides what an agent does next is here.
+
+``advance(input, now)`` returns the events to append and the work to start. There is no I/O, no
+clock and no greenlet. The durable part of what the machine knows is a `SessionState`, changed by
+folding the very events it emits, so replaying the log gives the same state. Two parts have files
+of their own: the model half of a step (`request_cycle`) and its tool calls (`scheduling`).
+
+    idle -> assembling -> deciding -> calling -> flushing -> streaming -> tools -> (next step)
+                                         ^                       |           \-> stopping -> idle
+                                         +---- backoff <- recovering
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import assert_never
+
+from dsh_actors.core import turn_io as io
+from dsh_actors.core.chunks import Failure
+from dsh_actors.core.events import Event, SurfaceOp
+from dsh_actors.core.ids import Ticket, derived_message_id
+from dsh_actors.core.inbox import TARGETS, Target, splice
+from dsh_actors.core.limits import LimitWatch
+from dsh_actors.core.loop_guard import LoopGuard
+from dsh_actors.core.messages import (
+    Message,
+    PluginSource,
+    TextBlock,
+    ToolCallBlock,
+    ToolResultBlock,
+    ToolSource,
+    text_of,
+    user_message,
+)
+from dsh_actors.core.request_cycle import RequestCycle
+from dsh_actors.core.scheduling import ToolBatch
+from dsh_actors.core.state import SessionState
+from dsh_actors.core.text import JsonObject
+from dsh_actors.core.turn_env import Environment, Phase
+from dsh_actors.errors import ProtocolError
+
+__all__ = ["TurnMachine"]
+
+
+class TurnMachine:
+    """One agent's turns. Build it over a state whose log is balanced (see `core/repair.py`)."""
+
+    def __init__(self, state: SessionState, env: Environment) -> None:
+        self.state = state
+        self.env = env
+        self.watch = LimitWatch(env.limits, state.counters)
+        self.phase = Phase.IDLE
+        self.ticket: Ticket | None = None
+        self._tickets = 0
+        self._now = 0
+        self._events: list[Event] = []
+        self._effects: list[io.Effect] = []
+        self._requests = RequestCycle(self)
+        self._batch: ToolBatch | None = None
+        self._prompt: io.PromptReady | None = None
+        self._claimed: tuple[Message, ...] = ()
+        self._steps_in_turn = 0
+        self._reason: JsonObject | None = None
+        self._ending: JsonObject | None = None
+        self._latched = False
+        self._disposed = False
+        self._context: tuple[int, str | None] | None = None
+
+    # --- the one entry -----------------------------------------------------------------------
+
+    def advance(self, message: io.Input, now: int) -> io.Transition:
+        """Take one input at ``now`` (ms since the epoch).
+
+        Raises `EventRefused` or `ProtocolError`, with nothing changed, for input that cannot be taken.
+        """
+        self._now = max(now, self.state.last_time)
+        self._events, self._effects = [], []
+        self._dispatch(message)
+        return io.Transition(tuple(self._events), tuple(self._effects))
+
+    def _dispatch(self, message: io.Input) -> None:
+        match message:
+            case io.Deliver():
+                self._deliver(message)
+            case io.Cancel():
+                self._cancel(message.cause, message.keep_inbox)
+            case io.EditInbox():
+                self._edit_inbox(message)
+            case io.ClearInbox():
+                self._clear_inbox()
+            case io.Record():
+                self.emit(message.type, message.data, ignorable=message.ignorable)
+            case io.StorageBroken():
+                self._stop_turn({"kind": "error", "error": message.failure.to_json()})
+            case io.BeginMaintenance():
+                self._begin_maintenance(message.ticket)
+            case io.ToolPrepared() | io.ToolRan() | io.ToolFinalised():
+                self._on_tool(message)
+            case io.Flushed() if self.phase is Phase.TOOLS:
+                self._on_tool(message)
+            case _ if message.ticket == self.ticket:
+                self._on_reply(message)
+
+    def _on_reply(self, message: io.Reply) -> None:
+        """A reply to the work of the present phase; others belong to an attempt that is over."""
+        match message:
+            case io.Chunks():
+                self._requests.on_chunks(message)
+            case io.Flushed():
+                self._requests.on_flushed(message)
+            case io.PromptReady():
+                self._on_prompt(message)
+            case io.PreStepDecided():
+                self._on_decision(message.decision)
+            case io.CallReady():
+                self._requests.on_call(message)
+            case io.WorkFailed():
+                self.fail(message.failure)
+            case io.ErrorDecided():
+                self._requests.on_error_decided(message)
+            case io.TimerFired():
+                self._requests.on_timer()
+            case io.StoppingDone():
+                self._after_stopping()
+            case io.EndMaintenance():
+                self._go_idle()
+            case _:
+                assert_never(message)
+
+    # --- events, effects, tickets ------------------------------------------------------------
+
+    def emit(
+        self,
+        kind: str,
+        data: JsonObject,
+        *,
+        surface: SurfaceOp | None = None,
+        sources: tuple[int, ...] | None = None,
+        ignorable: bool = False,
+    ) -> Event:
+        """Append one fact: it is folded into the state at once."""
+        event = Event(kind, self.state.next_seq, self._now, data, surface, sources, ignorable)
+        self.state.apply(event)
+        self._events.append(event)
+        return event
+
+    def do(self, effect: io.Effect) -> None:
+        self._effects.append(effect)
+
+    def new_ticket(self) -> Ticket:
+        self._tickets += 1
+        return Ticket(self._tickets)
+
+    def start(self, phase: Phase, effect: Callable[[Ticket], io.Effect]) -> None:
+        """Enter a phase that waits for the outside world."""
+        self.phase, self.ticket = phase, self.new_ticket()
+        self.do(effect(self.ticket))
+
+    @property
+    def place(self) -> JsonObject:
+        return {"turn": self.state.open_turn, "step": self.state.open_step}
+
+    @property
+    def running(self) -> bool:
+        return self.phase not in (Phase.IDLE, Phase.MAINTENANCE)
+
+    # --- inbox -------------------------------------------------------------------------------
+
+    def _deliver(self, message: io.Deliver) -> None:
+        # After a cancel, what wakes the agent belongs to a turn of its own.
+        late = message.wake and self._ending is not None
+        target: Target = "next-turn" if late else message.target
+        end = len(self.state.inbox.pending(target))
+        self.emit("agent/inbox/spliced", splice(target, end, inserted=(message.message,)))
+        self.do(io.Notify("agent/inbox/inserted", {"message": message.message}))
+        if message.wake:
+            self._wake()
+
+    def _edit_inbox(self, edit: io.EditInbox) -> None:
+        found = self.state.inbox.find(edit.message_id)
+        if found is None:
+            raise ProtocolError(f"message {edit.message_id!r} is not pending", code="NOT_PENDING")
+        target, index = found
+        old = self.state.inbox.pending(target)[index]
+        new = () if edit.message is None else (edit.message,)
+        self.emit("agent/inbox/spliced", splice(target, index, 1, new))
+        self.do(io.Notify("agent/inbox/discarded", {"message": old}))
+        for message in new:
+            self.do(io.Notify("agent/inbox/inserted", {"message": message}))
+
+    def _clear_inbox(self) -> None:
+        for target in TARGETS:
+            pending = self.state.inbox.pending(target)
+            if pending:
+                self.emit("agent/inbox/spliced", splice(target, 0, len(pending)))
+                for message in pending:
+                    self.do(io.Notify("agent/inbox/discarded", {"message": message}))
+
+    def _claim(self, target: Target) -> None:
+        """Take all next-step input, then one next-turn message if a turn begins."""
+        inbox = self.state.inbox
+        steering = tuple(inbox.pending("next-step"))
+        queued = tuple(inbox.pending("next-turn")[:1]) if target == "next-turn" else ()
+        if steering:
+            self.emit("agent/inbox/spliced", splice("next-step", 0, len(steering), claim=True))
+        if queued:
+            self.emit("agent/inbox/spliced", splice("next-turn", 0, 1, claim=True))
+        self._claimed = steering + queued
+        for message in self._claimed:
+            self.do(io.Notify("agent/inbox/claimed", {"message": message, "turn": self.state.open_turn}))
+
+    # --- waking and idleness -----------------------------------------------------------------
+
+    def _wake(self) -> None:
+        if self._disposed:
+            return
+        if self.phase is Phase.IDLE:
+            self.do(io.Notify("agent/status", {"status": "running"}))
+            self._open_turn()
+        elif self.phase is Phase.MAINTENANCE or self._ending is not None:
+            self._latched = True
+
+    def _go_idle(self) -> None:
+        was_running = self.running
+        self.phase, self.ticket, self._ending = Phase.IDLE, None, None
+        latched, self._latched = self._latched, False
+        if was_running:
+            self.do(io.Notify("agent/status", {"status": "idle"}))
+        if latched and self.state.inbox.has_pending():
+            self._wake()
+
+    def _begin_maintenance(self, ticket: Ticket) -> None:
+        if self.phase is not Phase.IDLE:
+            raise ProtocolError("the agent is not idle", code="BUSY")
+        self.phase, self.ticket = Phase.MAINTENANCE, ticket
+
+    # --- one turn ----------------------------------------------------------------------------
+
+    def _open_turn(self) -> None:
+        self._reason = None
+        self._steps_in_turn = 0
+        self.emit("turn/start", {"turn": self.state.last_turn + 1})
+        self._propose("next-turn")
+
+    def _propose(self, target: Target) -> None:
+        """Claim input for one more step, unless a limit of the run is reached."""
+        guard = self.state.guard if target == "next-step" else LoopGuard()
+        reached = self.watch.before_step(self.state.counters, guard)
+        if reached is not None:
+            self.emit("limit/reached", reached, ignorable=True)
+            self._end_turn({"kind": "aborted", "reason": {"kind": "hook", "reason": reached["kind"]}})
+            return
+        self._claim(target)
+        turn, step = self.state.last_turn, self._steps_in_turn + 1
+        self.start(Phase.ASSEMBLING, lambda ticket: io.AssemblePrompt(ticket, turn, step))
+
+    def _on_prompt(self, ready: io.PromptReady) -> None:
+        self._prompt = ready
+        messages = self._claimed
+        # Context alone starts no step: only a first batch with input carries it.
+        if (messages or self._steps_in_turn) and ready.context not in (None, self._last_context()):
+            source = PluginSource("context", "snapshot")
+            message_id = derived_message_id(self.state.header.id, self.state.next_seq)
+            messages = (*messages, user_message(message_id, ready.context or "", source))
+        turn, step, claimed = self.state.last_turn, self._steps_in_turn + 1, self._claimed
+        self.start(
+            Phase.DECIDING, lambda ticket: io.AskPreStep(ticket, turn, step, claimed, io.Enter(messages))
+        )
+
+    def _last_context(self) -> str | None:
+        """The context snapshot on the surface; read back from it after a resume or a replacement."""
+        surface = self.state.surface
+        if self._context is None or self._context[0] != surface.replace_generation:
+            texts = (text_of(m) for m in reversed(surface.messages()) if _is_context(m))
+            self._context = (surface.replace_generation, next(texts, None))
+        return self._context[1]
+
+    def _on_decision(self, decision: io.Enter | io.Reject) -> None:
+        prompt = self._prompt
+        if isinstance(decision, io.Reject) or prompt is None:
+            self._end_turn({"kind": "blocked"})
+        elif not decision.messages and self._reason is not None:
+            self._end_turn(self._reason, drive_on=True)
+        elif not decision.messages and self._steps_in_turn == 0:
+            self._end_turn({"kind": "completed"})
+        else:
+            self._steps_in_turn += 1
+            self.emit("step/start", {"turn": self.state.last_turn, "step": self._steps_in_turn})
+            for message in decision.messages:
+                self.log_user_message(message)
+            self._requests.begin_step(
+                self._steps_in_turn, prompt.system, prompt.tools, series=decision.series
+            )
+
+    def log_user_message(self, message: Message) -> None:
+        self.emit("user/message", message.to_json(), surface="append")
+        if _is_context(message):
+            self._context = None
+
+    def fail(self, failure: Failure) -> None:
+        """Close the turn with an error; what is queued waits for the next wake."""
+        self.do(io.Notify("agent/error", {**self.place, "error": failure.to_json()}))
+        self._end_turn({"kind": "error", "error": failure.to_json()})
+
+    # --- tools -------------------------------------------------------------------------------
+
+    def run_tools(self, calls: list[ToolCallBlock]) -> None:
+        self.phase, self.ticket = Phase.TOOLS, None
+        self._batch = ToolBatch(
+            calls,
+            self,
+            place=self.place,
+            max_parallel=self.env.max_parallel,
+            is_parallel=self.env.is_parallel,
+            needs_flush=self.env.needs_flush,
+            admit=lambda: self.watch.before_call(self.state.counters, self.state.guard),
+        )
+        self._batch.pump()
+        self._after_batch()
+
+    def _on_tool(self, message: io.ToolPrepared | io.ToolRan | io.ToolFinalised | io.Flushed) -> None:
+        if self._batch is not None:
+            self._batch.handle(message)
+            self._after_batch()
+
+    def commit_result(self, call: io.Call, call_seq: int, result: io.ToolResult) -> None:
+        """Log one result in the model's order; its contexts wait for the next step."""
+        for kind, fact in result.events:
+            self.emit(kind, fact)
+        block = ToolResultBlock(call.id, (TextBlock(result.text),), result.is_error)
+        message_id = derived_message_id(self.state.header.id, self.state.next_seq)
+        message = Message(message_id, "user", (block,), ToolSource(call.id))
+        data: JsonObject = {**self.place, "message": message.to_json()}
+        if result.is_error and result.code is not None:
+            data["error"] = {"name": result.name or "ToolError", "code": result.code}
+        if result.meta is not None:
+            data["meta"] = result.meta
+        self.emit("tool/result", data, surface="append", sources=(call_seq,))
+        contexts = result.contexts
+        note = self.watch.repeat_note(self.state.guard, call.name)
+        if note is not None:
+            source = PluginSource("repeat-guard", "notice", {"summary": f"{call.name} repeated"})
+            message_id = derived_message_id(self.state.header.id, self.state.next_seq)
+            contexts = (user_message(message_id, note, source), *contexts)
+        if contexts:
+            end = len(self.state.inbox.pending("next-step"))
+            self.emit("agent/inbox/spliced", splice("next-step", end, inserted=contexts))
+
+    def _after_batch(self) -> None:
+        batch = self._batch
+        if batch is None or not batch.done:
+            return
+        self._batch = None
+        if self._ending is not None:
+            self._end_turn(self._ending)
+        else:
+            self.end_step({"kind": "completed"} if batch.concluded else None)
+
+    # --- the end of a step and of a turn -----------------------------------------------------
+
+    def end_step(self, result: JsonObject | None) -> None:
+        """Close the step. ``result`` None: its tool results are still owed to the model."""
+        self.emit("step/end", self.place)
+        if self._reason is None or self._reason["kind"] != "max-tokens":
+            self._reason = result
+        if self._reason is not None and not self.state.inbox.has_pending("next-step"):
+            turn = self.state.last_turn
+            self.start(Phase.STOPPING, lambda ticket: io.AskStopping(ticket, turn))
+        else:
+            self._propose("next-step")
+
+    def _after_stopping(self) -> None:
+        if self._reason is not None and not self.state.inbox.has_pending("next-step"):
+            self._end_turn(self._reason, drive_on=True)
+        else:
+            self._propose("next-step")
+
+    def _end_turn(self, reason: JsonObject, *, drive_on: bool = False) -> None:
+        """Close what is open. ``drive_on``: a turn that ended by itself goes on with what is queued."""
+        if self.state.open_step is not None:
+            self.emit("step/end", self.place)
+        self.emit("turn/end", {"turn": self.state.last_turn, "reason": reason})
+        self.do(io.Flush(None))
+        self._requests.drop()
+        self._batch, self._prompt, self._claimed = None, None, ()
+        may_go_on = drive_on and self.watch.before_step(self.state.counters, LoopGuard()) is None
+        if may_go_on and self.state.inbox.has_pending():
+            self._latched = False
+            self._open_turn()
+        else:
+            self._go_idle()
+
+    # --- cancelling --------------------------------------------------------------------------
+
+    def _cancel(self, cause: JsonObject, keep_inbox: bool) -> None:
+        self._disposed |= cause["kind"] == "disposed"
+        if not keep_inbox:
+            self._clear_inbox()
+            self._latched = False
+        if self.phase is Phase.MAINTENANCE and self.ticket is not None:
+            self.do(io.CancelWork(self.ticket, cause))
+        else:
+            self._stop_turn({"kind": "aborted", "reason": cause})
+
+    def _stop_turn(self, reason: JsonObject) -> None:
+        """End the turn early with ``reason``; the first reason stays. Running tools are waited for."""
+        if not self.running or self._ending is not None:
+            return
+        self._ending = reason
+        cause = reason.get("reason", {"kind": "hook", "reason": "storage_full"})
+        if self._batch is not None:
+            self._batch.abort(cause)
+            self._after_batch()
+            return
+        if self.ticket is not None:
+            self.do(io.CancelWork(self.ticket, cause))
+        if self.phase is Phase.STREAMING:
+            self._requests.log_interrupted()
+        self._end_turn(reason)
+
+
+def _is_context(message: Message) -> bool:
+    return isinstance(message.source, PluginSource) and message.source.plugin == "context"

@@ -1,0 +1,161 @@
+"""Every error the harness raises on purpose, in one tree with stable codes.
+
+Route on ``code`` (or the class), never on the text. ``hint`` says what the user can do.
+
+    HarnessError
+    ├── UsageError              a wrong option or argument; nothing was started
+    │   └── ConfigError         a configuration file or environment value is wrong
+    ├── ProviderError           a model call failed; carries the normalised failure
+    │   └── CredentialError     no usable key; nothing was sent
+    ├── ToolError               a tool failed; the model may read the text
+    │   └── ToolDenied          a policy refused the call
+    ├── SessionError
+    │   ├── SessionNotFound
+    │   ├── SessionExists
+    │   ├── SessionBusy         another writer holds it
+    │   ├── SessionCorrupt      damage, with the place
+    │   ├── SessionUnsupported  a newer format or an unknown required event
+    │   └── StorageError        the disk refused a write
+    │       └── StorageFull
+    ├── EventRefused            data that the log cannot hold without loss
+    └── ProtocolError           a message or reply that the receiver cannot use
+        └── ActorGone           the actor stopped or did not answer in time
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ActorGone",
+    "ConfigError",
+    "CredentialError",
+    "EventRefused",
+    "HarnessError",
+    "ProtocolError",
+    "ProviderError",
+    "SessionBusy",
+    "SessionCorrupt",
+    "SessionError",
+    "SessionExists",
+    "SessionNotFound",
+    "SessionUnsupported",
+    "StorageError",
+    "StorageFull",
+    "ToolDenied",
+    "ToolError",
+    "UsageError",
+    "error_chain",
+]
+
+
+class HarnessError(Exception):
+    """Root of all expected errors; ``code`` is stable, ``hint`` tells the user what to do."""
+
+    code = "UNKNOWN"
+
+    def __init__(self, message: str, *, code: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        if code is not None:
+            self.code = code
+
+
+class UsageError(HarnessError):
+    code = "USAGE"
+
+
+class ConfigError(UsageError):
+    code = "CONFIG"
+
+
+class ProviderError(HarnessError):
+    """A model call failed. ``code`` is the failure's code (llm vocabulary, `core/chunks.py`)."""
+
+    code = "UNKNOWN"
+
+
+class CredentialError(ProviderError):
+    code = "MISSING_CREDENTIAL"
+
+
+class ToolError(HarnessError):
+    """The text goes to the model as the tool's result, marked as an error."""
+
+    code = "TOOL_FAILED"
+
+
+class ToolDenied(ToolError):
+    """A policy refused the call; ``rule`` names the rule and ``hint`` the option that would allow it."""
+
+    code = "DENIED"
+
+    def __init__(self, message: str, *, rule: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.rule = rule
+
+
+class SessionError(HarnessError):
+    code = "SESSION"
+
+
+class SessionNotFound(SessionError):
+    code = "SESSION_NOT_FOUND"
+
+
+class SessionExists(SessionError):
+    code = "SESSION_ALREADY_EXISTS"
+
+
+class SessionBusy(SessionError):
+    code = "SESSION_BUSY"
+
+
+class SessionCorrupt(SessionError):
+    code = "SESSION_CORRUPT"
+
+
+class SessionUnsupported(SessionError):
+    code = "SESSION_UNSUPPORTED"
+
+
+class StorageError(SessionError):
+    code = "STORAGE_FAILED"
+
+
+class StorageFull(StorageError):
+    code = "STORAGE_FULL"
+
+
+class EventRefused(HarnessError):
+    code = "EVENT_REFUSED"
+
+
+class ProtocolError(HarnessError):
+    code = "PROTOCOL"
+
+
+class ActorGone(ProtocolError):
+    code = "ACTOR_GONE"
+
+
+def error_chain(error: BaseException) -> str:
+    """Render an error and its causes, outermost first, joined by ``": "``.
+
+    A cause whose text repeats its wrapper's is skipped; an empty text becomes the class name.
+    """
+    parts: list[str] = []
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None:
+        if id(current) in seen:
+            parts.append("<circular cause>")
+            break
+        seen.add(id(current))
+        try:
+            text = str(current) or type(current).__name__
+        except Exception:  # a foreign __str__ may raise anything
+            text = "<unrenderable value>"
+        if not parts or parts[-1] != text:
+            parts.append(text)
+        current = current.__cause__
+    return ": ".join(parts)

@@ -1,0 +1,244 @@
+"""Every place where the outside world enters, as Protocols. Adapters implement them.
+
+Implementations are plain blocking Python. What is marked *native* runs in a native thread and
+uses no lock, socket, sleep or process of the patched standard library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dsh_actors.core.chunks import CallConfig, Chunk
+from dsh_actors.core.events import Event, SessionHeader
+from dsh_actors.core.ids import CallId, SessionId
+from dsh_actors.core.messages import Message
+from dsh_actors.core.request import ModelRequest
+from dsh_actors.core.retry import RetryPolicy
+from dsh_actors.core.text import JsonObject
+
+
+class Clock(Protocol):
+    def now_ms(self) -> int:
+        """Wall clock, ms since the epoch: for event times only."""
+
+    def monotonic(self) -> float:
+        """Seconds that never jump: for every duration and deadline."""
+
+
+class CancelToken(Protocol):
+    """A one-way switch. ``reason`` is ``None`` until it is thrown; the first reason stays."""
+
+    @property
+    def reason(self) -> object | None: ...
+
+    def on_cancel(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back once when it is thrown (at once if it was); returns the undo."""
+
+
+# --- models -----------------------------------------------------------------------------------
+
+
+class RequestEncoder(Protocol):
+    def encode(self, request: ModelRequest) -> bytes:
+        """The request body. A request that extends the previous one costs what it adds."""
+
+
+class PreparedCall(Protocol):
+    """A call with the exact model's defaults filled in. Not changed before it is sent."""
+
+    @property
+    def config(self) -> CallConfig: ...
+    @property
+    def adapter_defaults(self) -> frozenset[str]: ...
+    @property
+    def context_window(self) -> int | None: ...
+    def encoder(self) -> RequestEncoder: ...
+
+
+class StreamControl(Protocol):
+    """The gateway's hold on a running stream."""
+
+    @property
+    def aborted(self) -> str | None:
+        """``None``, ``"cancelled"`` or ``"timeout"``. Check before each read and before judging EOF."""
+
+    def on_abort(self, callback: Callable[[], None]) -> None:
+        """Register what wakes a blocked read (shut the socket down). Called at most once."""
+
+    def expect_within(self, seconds: float) -> None:
+        """Abort with ``"timeout"`` unless this is called again, or the stream ends, in time."""
+
+
+class LlmProvider(Protocol):
+    name: str
+    retry_policy: RetryPolicy
+
+    def prepare(self, config: CallConfig) -> PreparedCall:
+        """Quick, no I/O. Raises `UsageError` (unknown model) or `CredentialError`."""
+
+    def stream(self, call: PreparedCall, body: bytes, control: StreamControl) -> Iterator[Sequence[Chunk]]:
+        """One HTTP attempt. Yields what each read brought; the last chunk is a `Finish`.
+
+        May raise; the gateway turns that into a `Finish` with a failure.
+        """
+
+
+# --- tools ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """``changes``: may change something (needs a durable record first; refused when read-only).
+    ``native``: `execute` is file work only and runs in a native thread.
+    ``path_argument``: the argument that names a path, for policies.
+    ``timeout_s``: None for the configured default.
+    """
+
+    name: str
+    description: str
+    parameters: JsonObject = field(hash=False)
+    changes: bool = True
+    native: bool = False
+    path_argument: str | None = None
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutput:
+    """What a tool answers. ``code`` is set on errors that have a stable one.
+
+    ``events`` are log-only facts to commit before the result: (type, data).
+    ``contexts`` become user messages of the next step. ``concludes``: no follow-up request.
+    """
+
+    text: str
+    is_error: bool = False
+    code: str | None = None
+    meta: JsonObject | None = field(default=None, hash=False)
+    events: tuple[tuple[str, JsonObject], ...] = field(default=(), hash=False)
+    contexts: tuple[Message, ...] = ()
+    concludes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessResult:
+    """``output``: stdout and stderr as they came, the middle cut where ``omitted`` bytes are gone.
+
+    ``exit_code``: negative for a signal, None if it was killed by us. ``left_running``: the command
+    left processes behind. ``ended_by``: None, ``"timeout"`` or ``"cancelled"``.
+    """
+
+    exit_code: int | None
+    output: bytes
+    omitted: int
+    ended_by: str | None
+    left_running: bool
+    duration_s: float
+
+
+class ProcessRunner(Protocol):
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str,
+        env: Mapping[str, str],
+        timeout_s: float,
+        cancel: CancelToken,
+        output_limit_bytes: int,
+    ) -> ProcessResult:
+        """Run a command in its own session and group and wait for it, not for its pipes.
+
+        On timeout or cancel the whole group gets TERM, a grace period, KILL. Raises `ToolError`
+        when it cannot be started.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """What one call may use. ``roots`` are the directories it may write below (real paths).
+
+    ``env`` is for child processes and holds no secret of the harness. ``wrap`` puts a command
+    into the sandbox.
+    """
+
+    session_id: SessionId
+    call_id: CallId
+    cwd: str
+    roots: tuple[str, ...]
+    env: Mapping[str, str] = field(hash=False)
+    cancel: CancelToken
+    timeout_s: float
+    output_limit_bytes: int
+    processes: ProcessRunner
+    wrap: Callable[[Sequence[str], str], Sequence[str]] = field(hash=False)
+
+
+class Tool(Protocol):
+    @property
+    def spec(self) -> ToolSpec: ...
+
+    def is_parallel(self, arguments: JsonObject) -> bool:
+        """Whether this call may run beside others. Quick, no I/O."""
+
+    def execute(self, arguments: JsonObject, context: ToolContext) -> ToolOutput:
+        """``arguments`` fit the schema. Raises `ToolError` (`ToolDenied` for a refusal)."""
+
+
+# --- sessions ---------------------------------------------------------------------------------
+
+
+class SessionWriter(Protocol):
+    """*Native.* The one writer of a session; holds its lock until closed."""
+
+    @property
+    def header(self) -> SessionHeader: ...
+    @property
+    def next_seq(self) -> int: ...
+
+    def replay(self) -> Iterator[Event]:
+        """Every stored event in order, once, before anything is appended."""
+
+    def append(self, events: Sequence[Event]) -> None:
+        """Durable on return; on failure nothing is written and the same call may be made again.
+
+        Raises `SessionBusy` (a stale writer), `StorageFull` or `StorageError`.
+        """
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SessionListing:
+    """``status``: ok, live, interrupted, corrupt, unsupported, empty. Times are ms since the epoch."""
+
+    id: SessionId
+    cwd: str | None
+    title: str | None
+    created: int
+    updated: int
+    turns: int
+    status: str
+
+
+class SessionStorage(Protocol):
+    """*Native.*"""
+
+    def create(self, header: SessionHeader) -> SessionWriter:
+        """Reserve an id; nothing is on disk before the first append. Raises `SessionExists`."""
+
+    def open(self, session_id: SessionId) -> SessionWriter:
+        """Raises `SessionNotFound`, `SessionBusy` (naming the holder), `SessionCorrupt`, `SessionUnsupported`."""
+
+    def header(self, session_id: SessionId) -> SessionHeader: ...
+
+    def read(self, session_id: SessionId, from_seq: int = 0) -> Iterator[Event]:
+        """Stream what is stored, without a lock and without any repair."""
+
+    def list(self, cwd: str | None = None) -> Iterator[SessionListing]:
+        """Newest first; a damaged session is listed as such and raises nothing."""
+
+    def path(self, session_id: SessionId) -> str:
+        """The session's directory. Raises `SessionNotFound`."""

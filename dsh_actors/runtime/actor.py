@@ -1,0 +1,239 @@
+"""Actors: Pykka's, with a greenlet for a thread, and the fence and death notice that Pykka lacks.
+
+`GeventActor` implements Pykka's three abstract methods. `BaseActor` is what the harness's actors
+extend; it decides nothing about restarts, it only reports.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from inspect import get_annotations
+from types import TracebackType
+from typing import Any, final
+from weakref import WeakSet
+
+import pykka
+from gevent import Greenlet, getcurrent
+from gevent.queue import SimpleQueue
+
+from dsh_actors.errors import ActorGone, HarnessError
+from dsh_actors.runtime.exits import forward_exit
+from dsh_actors.runtime.future import GeventFuture
+from dsh_actors.runtime.log import LOGGER
+from dsh_actors.runtime.ref import Ref
+
+__all__ = [
+    "BaseActor",
+    "Died",
+    "GeventActor",
+    "GeventFuture",
+    "HandlerFailed",
+    "live_actors",
+    "start_actor",
+]
+
+_RESERVED = frozenset({"start", "stop", "_stop", "_handle_receive", "_handle_failure", "_start_actor_loop"})
+_RESERVED_PREFIXES = ("_actor_loop", "_create_", "actor_")
+
+_running: set[BaseActor] = set()
+
+
+class HandlerFailed(HarnessError):
+    """A handler was ended by `gevent.Timeout`, `GreenletExit` or the like, which is the ``__cause__``."""
+
+    code = "HANDLER_FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """Told to the parent once, when an actor has ended by an error. Not told after an ordinary stop."""
+
+    name: str
+    generation: int
+    error: BaseException
+
+
+class GeventActor(pykka.Actor):
+    """A Pykka actor that runs in a greenlet. Subclasses must not define Pykka's own names."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Raise `TypeError` for a name that would replace a part of Pykka: such an actor never stops."""
+        super().__init_subclass__(**kwargs)
+        for name in {*cls.__dict__, *get_annotations(cls)}:
+            if name in _RESERVED or name.startswith(_RESERVED_PREFIXES):
+                raise TypeError(f"{cls.__name__} must not define {name!r}: the actor runtime owns that name.")
+
+    @staticmethod
+    def _create_actor_inbox() -> Any:
+        return SimpleQueue()
+
+    @staticmethod
+    def _create_future() -> GeventFuture:
+        return GeventFuture()
+
+    def _start_actor_loop(self) -> None:
+        greenlet = Greenlet(self._run_loop)
+        greenlet.name = type(self).__name__
+        greenlet.start()
+
+    def _run_loop(self) -> None:
+        try:
+            self._actor_loop()
+        except BaseException as error:
+            # Pykka fences the handlers. What gets here was thrown into the waiting greenlet, or asks
+            # the process to end; either way the actor must not stay registered and silent.
+            self._handle_failure(type(error), error, error.__traceback__)
+            self.on_failure(type(error), error, error.__traceback__)
+            self._actor_loop_teardown()
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise  # gevent raises it in the main greenlet
+
+
+class BaseActor(GeventActor):
+    """An actor of the harness. Subclasses define `receive`, and `started`/`stopped` where needed.
+
+    ``__init__`` of a subclass only stores its collaborators: an actor can be built, and its `receive`
+    called, without being started. An error in a told message or in `started` ends the actor, and
+    ``parent`` is told `Died`. An error in an asked message goes to the asker, and the actor lives on.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in ("on_receive", "on_start", "on_stop", "on_failure"):
+            if name in cls.__dict__:
+                raise TypeError(f"{cls.__name__} must not define {name!r}: define receive, started, stopped.")
+
+    def __init__(self, *, name: str, parent: Ref[Any] | None = None, generation: int = 0) -> None:
+        super().__init__()
+        self.name = name
+        self.parent = parent
+        self.generation = generation
+        self.failure: BaseException | None = None
+        """The error that ended the actor; `None` while it lives and after an ordinary stop."""
+        self._is_started = False
+        self._promises: WeakSet[GeventFuture] | None = None
+        self._ref: Ref[Any] = Ref(self.actor_ref, name)
+
+    @abstractmethod
+    def receive(self, message: Any) -> Any:
+        """Handle one message, quickly. The value returned is the reply to an `ask`."""
+
+    def started(self) -> None:
+        """Run in the actor's greenlet before the first message."""
+
+    def stopped(self) -> None:
+        """Run once as the actor ends, stopped or failed (see ``failure``), if `started` had returned.
+
+        Must not wait for long: the parent hears of a failure after it.
+        """
+
+    @property
+    @final
+    def ref(self) -> Ref[Any]:
+        """The one handle to this actor."""
+        return self._ref
+
+    @property
+    @final
+    def mailbox_depth(self) -> int:
+        """How many messages wait."""
+        return int(self.actor_inbox.qsize())  # type: ignore[attr-defined]  # Pykka's protocol has no size
+
+    @final
+    def promise(self) -> GeventFuture:
+        """A reply to give later: return it from `receive`, then `set` or `fail` it.
+
+        If the actor ends first, the asker gets `ActorGone`.
+        """
+        future = GeventFuture()
+        if self._promises is None:
+            self._promises = WeakSet()
+        self._promises.add(future)
+        return future
+
+    def on_receive(self, message: Any) -> Any:
+        try:
+            return self.receive(message)
+        except Exception:
+            raise
+        except BaseException as error:
+            failure = self._fenced(error)
+            raise failure from failure.__cause__
+
+    def on_start(self) -> None:
+        # Pykka logs a failed start and calls no hook, so the failure is kept here.
+        self._call(self.started)
+        self._is_started = True
+
+    def on_stop(self) -> None:
+        if self._is_started:
+            self._is_started = False
+            self._call(self.stopped)
+
+    def on_failure(
+        self,
+        exception_type: type[BaseException] | None,
+        exception_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self.failure is None and exception_value is not None:
+            self.failure = _ordinary(exception_value)
+        try:
+            self.on_stop()
+        except Exception:
+            # Whatever the subclass's cleaning up raises. The first error is the one to report.
+            LOGGER.exception("%s failed again while it ended", self.name)
+
+    def _call(self, hook: Callable[[], None]) -> None:
+        try:
+            hook()
+        except Exception as error:
+            self.failure = self.failure or error
+            raise
+        except BaseException as error:
+            failure = self._fenced(error)
+            self.failure = self.failure or failure
+            raise failure from failure.__cause__
+
+    def _fenced(self, error: BaseException) -> BaseException:
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            forward_exit(error)
+        return _ordinary(error)
+
+    def _run_loop(self) -> None:
+        greenlet = getcurrent()
+        greenlet.name = self.name
+        self._ref.bind(greenlet)
+        _running.add(self)
+        try:
+            super()._run_loop()
+        finally:
+            _running.discard(self)
+            for promise in list(self._promises or ()):
+                if not promise.is_set:
+                    promise.fail(ActorGone(f"{self.name} stopped before it answered."))
+            if self.failure is not None and self.parent is not None:
+                self.parent.tell(Died(self.name, self.generation, self.failure))
+
+
+def _ordinary(error: BaseException) -> BaseException:
+    """An ordinary error for one that would end more than its actor; a wish to exit stays what it is."""
+    if isinstance(error, Exception | KeyboardInterrupt | SystemExit):
+        return error
+    failure = HandlerFailed(f"The handler was ended by {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure
+
+
+def start_actor(actor: BaseActor) -> Ref[Any]:
+    """Start a built actor: register it with Pykka, run its loop in a greenlet. Returns its ref."""
+    pykka.ActorRegistry.register(actor.actor_ref)
+    actor._start_actor_loop()
+    return actor.ref
+
+
+def live_actors() -> list[BaseActor]:
+    """The actors whose loop runs, by name."""
+    return sorted(_running, key=lambda actor: (actor.name, actor.generation))

@@ -1,0 +1,350 @@
+"""Runs commands: each in its own session, with one pipe for its output, ended as a whole.
+
+`posix_spawn` and a libev child watcher instead of a fork: libev reaps every child, so nothing here may
+call `waitpid`. Commands are started and awaited in the main thread's hub only.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gevent
+from gevent import get_hub
+from gevent.event import Event
+
+from dsh_actors.errors import ToolError
+from dsh_actors.ports import CancelToken, ProcessResult
+from dsh_actors.runtime.process_guard import MARKER_NAME, Process, end_processes, find_processes, pids_since
+from dsh_actors.runtime.process_spawn import (
+    close_now,
+    command_line,
+    prepare_world,
+    spawn_command,
+    spawn_guard,
+    start_error,
+)
+
+__all__ = ["MARKER_NAME", "Processes"]
+
+_DRAIN_S = 0.2
+_DRAIN_BYTES = 1 << 20
+"""How long, and how far, a command's pipe is read after its exit while somebody else still holds it."""
+_PARTING_S = 0.02
+_REAP_S = 1.0
+_MAX_WAIT_S = 2147483.0
+_READ_BYTES = 65536
+
+
+class Processes:
+    """Implements `ports.ProcessRunner` for one harness.
+
+    ``marker`` names the harness among all on this machine. Every command carries
+    ``DSH_PROCESS_MARKER=marker.n`` in its environment, so that what it starts can be found again. A
+    process that outlives its command (a stray) is ended by `close`, or by the guard process when the
+    harness dies. ``grace_s`` is the time between TERM and KILL.
+    """
+
+    def __init__(self, marker: str, grace_s: float = 5.0) -> None:
+        if not marker or set(marker) & set("/=\0\n "):
+            raise ValueError(f"unusable process marker {marker!r}")
+        self._marker = marker
+        self._grace_s = grace_s
+        self._started = 0
+        self._running: dict[int, _Command] = {}
+        self._active: set[_Command] = set()
+        self._strays: dict[int, int] = {}
+        self._guard = _Guard(f"/{marker}.")
+        self._closed = False
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str,
+        env: Mapping[str, str],
+        timeout_s: float,
+        cancel: CancelToken,
+        output_limit_bytes: int,
+    ) -> ProcessResult:
+        """See `ports.ProcessRunner.run`.
+
+        Where ``omitted`` is not 0, the first ``output_limit_bytes // 2`` bytes of ``output`` are its head.
+        Raises `ToolError` (code ``START_FAILED``) when the command cannot be started.
+        """
+        if cancel.reason is not None:
+            return ProcessResult(None, b"", 0, "cancelled", False, 0.0)
+        command = self._start(argv, cwd, env, output_limit_bytes)
+        undo = cancel.on_cancel(lambda: command.end("cancelled"))
+        try:
+            if not command.over.wait(min(timeout_s, _MAX_WAIT_S)):
+                command.end("timeout")
+            left = self._end(command) if command.ended_by else []
+            command.end_of_output.wait(_DRAIN_S)
+            command.close_pipe()
+            if not left and (left := self._find(command, {})):
+                # The end of the pipe, or of what held it, is seen a moment before that of the process.
+                gevent.sleep(_PARTING_S)
+                left = self._find(command, {})
+            self._remember(left)
+            if command.exit_status is not None and command.pid not in self._running:
+                self._guard.remove(command.pid)
+            return command.result(bool(left))
+        finally:
+            undo()
+            self._active.discard(command)
+            command.abandon()
+
+    def close(self) -> None:
+        """End all running commands and strays: TERM, the grace period, KILL. No command starts after this."""
+        self._closed = True
+        for command in self._active:
+            command.end("cancelled", wake=False)  # its exit wakes it
+        if self._started:
+            end_processes(self._find_all, self._grace_s, gevent.sleep)
+        deadline = time.monotonic() + _REAP_S
+        while self._active and time.monotonic() < deadline:
+            gevent.sleep(0.002)
+        for command in list(self._active):
+            command.over.set()
+        self._strays.clear()
+        self._guard.close()
+
+    def _start(self, argv: Sequence[str], cwd: str, env: Mapping[str, str], limit: int) -> _Command:
+        if self._closed:
+            raise ToolError("cannot run a command: the harness is stopping", code="START_FAILED")
+        self._started += 1
+        own = f"{self._marker}.{self._started}"
+        # A harness inside a command of another keeps the outer mark, so that the outer one finds it all.
+        outer = env.get(MARKER_NAME)
+        environment = {**env, "PWD": cwd, MARKER_NAME: f"{outer}/{own}" if outer else own}
+        path, arguments = command_line(argv, cwd, env)
+        self._guard.ensure(self._running, self._strays)
+        try:
+            read_end, write_end = os.pipe()
+        except OSError as error:
+            raise start_error(argv[0], error) from error
+        try:
+            os.set_blocking(read_end, False)
+            # Nothing may yield between these two lines: libev would reap the child unseen.
+            pid = spawn_command(path, arguments, environment, write_end)
+            command = _Command(pid, f"/{own}/".encode(), read_end, limit, self._on_exit)
+        except (OSError, ValueError) as error:
+            close_now(read_end)
+            raise start_error(argv[0], error) from error
+        finally:
+            close_now(write_end)
+        self._running[pid] = command
+        self._active.add(command)
+        self._guard.add(pid)
+        return command
+
+    def _on_exit(self, command: _Command) -> None:
+        # From here on the kernel may give the pid to another command. The guard keeps the group until it
+        # is known what the command left behind.
+        del self._running[command.pid]
+
+    def _end(self, command: _Command) -> list[Process]:
+        left = end_processes(lambda seen: self._find(command, seen), self._grace_s, gevent.sleep)
+        if command.exit_status is None:
+            command.over.clear()
+            command.over.wait(_REAP_S)
+        return left
+
+    def _find(self, command: _Command, seen: Mapping[int, int]) -> list[Process]:
+        return find_processes(command.needle, {command.pid}, seen, self._candidates(command))
+
+    def _candidates(self, command: _Command) -> list[int]:
+        """Pids that may belong to ``command``; the leaders of the other running commands do not."""
+        running = self._running
+        candidates = [pid for pid in pids_since(command.pid) if pid not in running]
+        if command.exit_status is None:
+            candidates.append(command.pid)
+        return candidates
+
+    def _find_all(self, seen: Mapping[int, int]) -> list[Process]:
+        return find_processes(f"/{self._marker}.".encode(), set(self._running), {**self._strays, **seen})
+
+    def _remember(self, left: list[Process]) -> None:
+        for process in left:
+            self._strays[process.pid] = process.started
+            self._guard.add(process.pid, process.started)
+
+
+class _Command:
+    """One command: its process, its pipe and what ended it. Callbacks run in the hub."""
+
+    def __init__(
+        self, pid: int, needle: bytes, pipe: int, limit: int, on_exit: Callable[[_Command], None]
+    ) -> None:
+        loop = get_hub().loop
+        self._child = loop.child(pid)
+        self._child.start(self._exited)
+        self.pid = pid
+        self.needle = needle
+        self.exit_status: int | None = None
+        self.ended_by: str | None = None
+        self.over = Event()
+        self.end_of_output = Event()
+        self._on_exit = on_exit
+        self._output = _Output(limit)
+        self._began = time.monotonic()
+        self._duration_s: float | None = None
+        self._drained = 0
+        self._pipe = pipe
+        self._reader = loop.io(pipe, 1)
+        self._reader.start(self._readable)
+
+    def end(self, by: str, wake: bool = True) -> None:
+        """Note why the command has to end, unless it already did, and wake who waits for it."""
+        if self.exit_status is None and self.ended_by is None:
+            self.ended_by = by
+            if wake:
+                self.over.set()
+
+    def result(self, left_running: bool) -> ProcessResult:
+        output, omitted = self._output.parts()
+        code = None
+        if self.ended_by is None and self.exit_status is not None:
+            code = os.waitstatus_to_exitcode(self.exit_status)
+        duration = self._duration_s if self._duration_s is not None else time.monotonic() - self._began
+        return ProcessResult(code, output, omitted, self.ended_by, left_running, duration)
+
+    def close_pipe(self) -> None:
+        if self._pipe >= 0:
+            self._reader.stop()
+            self._reader.close()
+            os.close(self._pipe)  # the patched one, made for a descriptor that had a watcher
+            self._pipe = -1
+
+    def abandon(self) -> None:
+        """Let go of everything; a process still there is killed. The watcher stays until it is reaped."""
+        self.close_pipe()
+        if self.exit_status is None:
+            try:
+                os.killpg(self.pid, signal.SIGKILL)
+            except OSError:  # it ended meanwhile, or belongs to another user
+                return
+
+    def _exited(self) -> None:
+        self.exit_status = self._child.rstatus
+        self._duration_s = time.monotonic() - self._began
+        self._child.stop()
+        self._child.close()
+        self._on_exit(self)
+        self.over.set()
+
+    def _readable(self) -> None:
+        # One read for each turn of the hub: full speed, and nobody else has to wait.
+        try:
+            piece = os.read(self._pipe, _READ_BYTES)
+        except BlockingIOError:
+            return
+        self._output.add(piece)
+        if self.exit_status is not None:
+            self._drained += len(piece)
+        if not piece or self._drained > _DRAIN_BYTES:
+            self._reader.stop()
+            self.end_of_output.set()
+
+
+class _Output:
+    """The first and the last half of at most ``limit`` bytes, and the count of all."""
+
+    def __init__(self, limit: int) -> None:
+        self._head_limit = limit // 2
+        self._tail_limit = limit - limit // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._total = 0
+
+    def add(self, piece: bytes) -> None:
+        self._total += len(piece)
+        room = self._head_limit - len(self._head)
+        if room > 0:
+            self._head += piece[:room]
+            piece = piece[room:]
+        self._tail += piece[-self._tail_limit :] if self._tail_limit else b""
+        if len(self._tail) > 2 * self._tail_limit:
+            del self._tail[: -self._tail_limit]
+
+    def parts(self) -> tuple[bytes, int]:
+        """What is kept, and how many bytes between its halves are not."""
+        tail = self._tail[max(0, len(self._tail) - self._tail_limit) :]
+        output = bytes(self._head + tail)
+        return output, self._total - len(output)
+
+
+class _Guard:
+    """The harness's side of the guard process (`process_guard`)."""
+
+    def __init__(self, needle: str) -> None:
+        self._needle = needle
+        self._pid = 0
+        self._pipe = -1
+        self._gone = Event()
+
+    def ensure(self, running: Mapping[int, object], strays: Mapping[int, int]) -> None:
+        """Start a guard unless one is there. Raises `ToolError` if that fails."""
+        if self._pipe >= 0:
+            return
+        if not self._pid:
+            prepare_world()
+        read_end, self._pipe = os.pipe()
+        try:
+            os.set_blocking(self._pipe, False)
+            self._pid = spawn_guard(self._needle, read_end)
+        except OSError as error:
+            self._hang_up()
+            raise start_error("the process guard", error) from error
+        finally:
+            close_now(read_end)
+        self._gone = Event()
+        watcher = get_hub().loop.child(self._pid)
+        watcher.start(self._ended, watcher, self._gone)
+        for pid in running:
+            self.add(pid)
+        for pid, started in strays.items():
+            self.add(pid, started)
+
+    def add(self, pid: int, started: int = 0) -> None:
+        self._send(b"+%d %d\n" % (pid, started))
+
+    def remove(self, pid: int) -> None:
+        self._send(b"-%d 0\n" % pid)
+
+    def close(self) -> None:
+        """Send the guard home and wait for it."""
+        if self._pipe < 0:
+            return
+        self._send(b"q\n")
+        gone = self._gone
+        self._hang_up()
+        if not gone.wait(_REAP_S):
+            os.kill(self._pid, signal.SIGKILL)
+            gone.wait(_REAP_S)
+
+    def _send(self, line: bytes) -> None:
+        if self._pipe < 0:
+            return
+        try:
+            os.write(self._pipe, line)
+        except OSError:  # dead, or stuck with a full pipe: the next command starts another
+            if not self._gone.is_set():
+                os.kill(self._pid, signal.SIGKILL)  # or it would take the hang-up for the harness's death
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        if self._pipe >= 0:
+            close_now(self._pipe)
+            self._pipe = -1
+
+    def _ended(self, watcher: Any, gone: Event) -> None:
+        watcher.stop()
+        watcher.close()
+        gone.set()
+        if gone is self._gone:
+            self._hang_up()

@@ -1,0 +1,115 @@
+"""Starts commands and the guard with `posix_spawn`, which unlike a fork does not copy the harness.
+
+Blocking only for the few hundred microseconds until the program runs. Waits for nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from gevent import get_hub
+from gevent.monkey import get_original
+
+from dsh_actors.errors import ToolError
+from dsh_actors.runtime import process_guard
+
+__all__ = ["close_now", "command_line", "prepare_world", "spawn_command", "spawn_guard", "start_error"]
+
+# The patched one watches the child too, in a table that every further call walks through.
+_posix_spawn: Callable[..., int] = get_original("os", "posix_spawn")
+close_now: Callable[[int], None] = get_original("os", "close")
+"""Close a descriptor that never had a watcher; the patched `os.close` waits for the hub's next turn."""
+_CHDIR = b'cd -- "$1" && shift && exec "$@"'
+# Python ignores PIPE and XFSZ, and nohup HUP: a command must start with none of that.
+_DEFAULT_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+
+
+def prepare_world() -> None:
+    """Once a harness: what this process inherited must neither reach commands nor hide their end."""
+    get_hub().loop.install_sigchld()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if int(name) > 2:
+                os.set_inheritable(int(name), False)
+        except OSError:  # the descriptor that listed the directory
+            continue
+
+
+def command_line(argv: Sequence[str], cwd: str, env: Mapping[str, str]) -> tuple[bytes, list[bytes]]:
+    """The program to start and its arguments, so that it works in ``cwd`` though we cannot change to it.
+
+    The shell that changes to it is left out where the harness is there already. Raises `ToolError`.
+    """
+    if not os.path.isdir(cwd) or not os.access(cwd, os.X_OK):
+        raise ToolError(
+            f"cannot run a command in {cwd}: no such directory, or no access",
+            code="START_FAILED",
+            hint="create the directory again",
+        )
+    try:
+        arguments = [part.encode("utf-8", "surrogateescape") for part in argv]
+        path = _find_program(arguments[0], os.fsencode(cwd), os.fsencode(env.get("PATH", os.defpath)))
+    except UnicodeEncodeError as error:
+        raise ToolError("cannot run the command: it is not valid text", code="START_FAILED") from error
+    if path is None:
+        raise ToolError(
+            f"cannot run {argv[0]}: not found", code="START_FAILED", hint="install it or set PATH"
+        )
+    if os.path.samefile(cwd, "."):
+        return path, arguments
+    return b"/bin/sh", [b"sh", b"-c", _CHDIR, b"sh", os.fsencode(cwd), *arguments]
+
+
+def _find_program(name: bytes, cwd: bytes, search: bytes) -> bytes | None:
+    folders = [b""] if b"/" in name else search.split(b":")
+    for folder in folders:
+        path = os.path.join(cwd, folder, name)
+        if os.access(path, os.X_OK) and not os.path.isdir(path):
+            return path
+    return None
+
+
+def spawn_command(path: bytes, arguments: list[bytes], env: Mapping[str, str], output: int) -> int:
+    return _posix_spawn(
+        path,
+        arguments,
+        env,
+        file_actions=(
+            (os.POSIX_SPAWN_DUP2, output, 1),
+            (os.POSIX_SPAWN_DUP2, output, 2),
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        ),
+        setsid=True,
+        setsigmask=(),
+        setsigdef=_DEFAULT_SIGNALS,
+    )
+
+
+def spawn_guard(needle: str, pipe: int) -> int:
+    return _posix_spawn(
+        sys.executable,
+        [sys.executable, "-I", "-S", "-E", process_guard.__file__, needle],
+        {},
+        file_actions=(
+            (os.POSIX_SPAWN_DUP2, pipe, 0),
+            (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ),
+        setsid=True,
+        # Blocked, so that nothing but the end of its pipe, or KILL, moves it.
+        setsigmask=signal.valid_signals(),
+        setsigdef=_DEFAULT_SIGNALS,
+    )
+
+
+def start_error(name: str, error: Exception) -> ToolError:
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    hint = None
+    if isinstance(error, OSError) and error.errno == errno.E2BIG:
+        hint = "write the text to a file and run that"
+    return ToolError(f"cannot run {name}: {reason}", code="START_FAILED", hint=hint)

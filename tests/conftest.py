@@ -1,0 +1,37 @@
+"""What every test shares: a hermetic environment, the long forms, the property profile."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+_FOREIGN = ("DSH_", "DEEPSEEK_", "OPENAI_", "ANTHROPIC_", "XDG_")
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+
+settings.register_profile(
+    "suite",
+    max_examples=60,
+    deadline=None,  # a shared machine is slow at times; slowness is not what these tests are about
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.register_profile("long", settings.get_profile("suite"), max_examples=2000, derandomize=False)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="run the long forms of the tests that have one")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("long" if config.getoption("--long") else "suite")
+    for name in list(os.environ):
+        if name.startswith(_FOREIGN) or name.lower() in _PROXIES:
+            del os.environ[name]
+
+
+@pytest.fixture(scope="session")
+def long_form(pytestconfig: pytest.Config) -> bool:
+    """Whether the long form of a test was asked for."""
+    return bool(pytestconfig.getoption("--long"))

@@ -66,7 +66,10 @@ class ApprovalsActor(BaseActor):
         if self._answerer is None:
             request.reply("unavailable")
             return
-        give = lambda outcome: self.ref.tell(_Given(request.approval_id, outcome))  # noqa: E731
+
+        def give(outcome: p.Outcome) -> None:
+            self.ref.tell(_Given(request.approval_id, outcome))
+
         self._open[request.approval_id] = (request, after(self._timeout_s, lambda: give("unavailable")))
         self._answerer.ask(request, give)
 

@@ -7,7 +7,7 @@ provider asked everybody to slow down.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,10 +108,17 @@ class RunningStream:
 
 @dataclass(eq=False, slots=True)
 class GatewayState:
-    """What outlives an incarnation of the gateway."""
+    """What outlives an incarnation of the gateway. ``max_streams`` is the bound of each route."""
 
+    providers: Mapping[str, LlmProvider]
+    max_streams: int = 256
     routes: dict[str, Route] = field(default_factory=dict)
     streams: dict[tuple[SessionId, Ticket], RunningStream] = field(default_factory=dict)
+
+    def route(self, provider: str) -> Route:
+        if provider not in self.routes:
+            self.routes[provider] = Route(self.providers[provider], Slots(self.max_streams))
+        return self.routes[provider]
 
 
 class ModelGatewayActor(BaseActor):
@@ -157,7 +164,7 @@ class ModelGatewayActor(BaseActor):
 
     def _stream(self, message: p.OpenModelStream, stream: RunningStream, token: CancelToken) -> None:
         """Pass chunks on as they come, until the `Finish` or the end of the source."""
-        route, hold = self._state.routes[message.call.config.provider], stream.hold
+        route, hold = self._state.route(message.call.config.provider), stream.hold
         with route.slots.taken(token):
             wait_s = route.paused_until - self._clock.monotonic()
             if wait_s > 0:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import importlib
-import os
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from dsh_actors import __version__
+from dsh_actors.cli.failures import report
 from dsh_actors.cli.streams import STREAMS
-from dsh_actors.core.exit_codes import EXIT_CODES, exit_code_of, reason_of_error
-from dsh_actors.core.outcome import error_line
-from dsh_actors.errors import HarnessError, UsageError
+from dsh_actors.core.exit_codes import exit_code_of
+from dsh_actors.errors import UsageError
 
 __all__ = ["main"]
 
@@ -95,38 +93,3 @@ def _invoke(arguments: list[str]) -> int:
     except click.exceptions.Exit as leave:
         return leave.exit_code
     return result if isinstance(result, int) else 0
-
-
-def report(error: BaseException) -> int:
-    """Say on standard error, in one line, what went wrong; the exit code."""
-    if isinstance(error, click.Abort):
-        error = KeyboardInterrupt()
-    if isinstance(error, click.ClickException):
-        context = getattr(error, "ctx", None)
-        command = context.command_path if context else "dsh"
-        error = UsageError(error.format_message().rstrip("."), hint=f"see {command} --help")
-    reason = reason_of_error(error)
-    if os.environ.get("DSH_DEBUG") == "1" and not isinstance(error, UsageError):
-        import traceback
-
-        traceback.print_exception(error)
-    line = error_line(EXIT_CODES[reason].name, describe(error))
-    try:
-        sys.stderr.write(line + "\n")
-        STREAMS.flush()
-    except (OSError, ValueError):
-        # Nobody reads standard error any more; the exit code still tells.
-        return exit_code_of(reason)
-    return exit_code_of(reason)
-
-
-def describe(error: BaseException) -> str:
-    """What a user can do something with: message and hint, or the kind of an unexpected error."""
-    if isinstance(error, HarnessError):
-        return f"{error.message}; {error.hint}" if error.hint else error.message
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted"
-    if isinstance(error, BrokenPipeError):
-        return "the reader of standard output went away"
-    text = f"{type(error).__name__}: {error}"
-    return f"internal error: {text}; set DSH_DEBUG=1 for the details"

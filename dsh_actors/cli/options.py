@@ -6,7 +6,7 @@ An option that has a configuration key takes its type from the key, and override
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from dsh_actors.errors import UsageError
 __all__ = ["RUN_PARAMETERS", "RunArguments", "agent_options", "config_overrides", "working_directory"]
 
 
-class _KeyType(click.ParamType):
+class _KeyType(click.ParamType):  # type: ignore[type-arg]  # not generic in older releases
     """The type of a configuration key."""
 
     def __init__(self, key: Key) -> None:
@@ -34,7 +34,7 @@ class _KeyType(click.ParamType):
         return self.key.parse(value, param.opts[-1] if param else "option")
 
 
-class _Duration(click.ParamType):
+class _Duration(click.ParamType):  # type: ignore[type-arg]
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -79,7 +79,7 @@ _KEY_OF_OPTION = {
 RUN_PARAMETERS: list[click.Parameter] = [
     click.Argument(["prompt"], required=False),
     _text(["--prompt-file"], "Read the prompt from a file (- for standard input).", "FILE"),
-    _text(["--file", "files"], "Quote a text file in front of the prompt; may repeat.", "PATH", multiple=True),
+    _text(["--file", "files"], "Quote a text file before the prompt; may repeat.", "PATH", multiple=True),
     click.Option(
         ["--stdin-max-bytes"],
         type=click.IntRange(min=1),
@@ -90,7 +90,7 @@ RUN_PARAMETERS: list[click.Parameter] = [
     _keyed(["--reasoning"], "agent.reasoning", "EFFORT"),
     _keyed(["--max-output"], "agent.max_output"),
     _text(["-C", "--cwd"], "Work in this directory.", "DIR"),
-    _text(["--add-dir", "add_dirs"], "A further directory the agent may write in; may repeat.", "DIR", multiple=True),
+    _text(["--add-dir", "add_dirs"], "Another directory it may write in; may repeat.", "DIR", multiple=True),
     _text(["--system-prompt"], "Replace the built-in system prompt."),
     _text(["--system-prompt-file"], "The same, from a file.", "FILE"),
     _text(["--append-system-prompt"], "Add to the system prompt."),
@@ -112,7 +112,7 @@ RUN_PARAMETERS: list[click.Parameter] = [
     _keyed(["--tool-timeout"], "limits.tool_timeout"),
     _keyed(["--max-retries"], "model.max_retries"),
     _flag(["--json", "json_lines"], "Print events as JSON lines instead of the answer."),
-    _flag(["--progress/--no-progress"], "A live line on standard error. [default: on a terminal]", default=None),
+    _flag(["--progress/--no-progress"], "A live line on standard error [terminal: on].", default=None),
     _text(["--heartbeat"], "Write a sign of life this often.", "DURATION", type=_Duration()),
     _text(["-o", "--output-last-message"], "Also write the answer to a file.", "FILE"),
     _text(["--result-file"], "Write the run.end object to a file, atomically.", "FILE"),
@@ -191,7 +191,9 @@ def working_directory(chosen: str | None) -> str:
     return folder
 
 
-def agent_options(arguments: RunArguments, config: Config, cwd: str, model: str | None = None) -> AgentOptions:
+def agent_options(
+    arguments: RunArguments, config: Config, cwd: str, model: str | None = None
+) -> AgentOptions:
     """What the agent is asked to be. Raises `UsageError` for files and names that do not exist."""
     return AgentOptions(
         model=model or config.agent.model,
@@ -231,6 +233,6 @@ def _policy(word: str) -> ApprovalPolicy:
         return ApprovalPolicy(word)  # type: ignore[arg-type]  # one of the literals, checked above
     path = os.path.expanduser(word)
     if not os.path.isfile(path):
-        raise UsageError(f"--approve: {word!r} is neither a policy ({', '.join(POLICY_NAMES)}) nor a rule file")
-    rules: Mapping[str, Any] = read_toml(path)
-    return ApprovalPolicy.from_toml(rules, path)
+        known = ", ".join(POLICY_NAMES)
+        raise UsageError(f"--approve: {word!r} is neither a policy ({known}) nor a rule file")
+    return ApprovalPolicy.from_toml(read_toml(path), path)

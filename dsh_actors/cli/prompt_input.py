@@ -93,7 +93,7 @@ def _read_stdin(
     if not STREAMS.has_stdin:
         raise UsageError("no prompt, and standard input is closed")
     if not explicit and STREAMS.stdin_is_terminal():
-        raise UsageError("no prompt", hint="give it as an argument, with --prompt-file, or as - on standard input")
+        raise UsageError("no prompt", hint="give one as argument, by --prompt-file or on standard input")
     give_up = None if timeout_s is None else time.monotonic() + timeout_s
     pieces: list[bytes] = []
     size = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from typing import TextIO
 
 __all__ = ["STREAMS", "Streams"]
 
@@ -20,10 +21,8 @@ class Streams:
         """Make the text streams of Python fit for any text."""
         self.has_stdin = not stdin_missing
         self.has_stdout = sys.stdout is not None
-        if sys.stdout is None:
-            sys.stdout = open(os.devnull, "w", encoding="utf-8")
-        if sys.stderr is None:
-            sys.stderr = open(os.devnull, "w", encoding="utf-8")
+        sys.stdout = sys.stdout or _nowhere()
+        sys.stderr = sys.stderr or _nowhere()
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(encoding="utf-8", errors="backslashreplace")
@@ -39,6 +38,11 @@ class Streams:
     def stderr_is_terminal(self) -> bool:
         """Whether a live line makes sense there."""
         return os.isatty(2) and os.environ.get("TERM") != "dumb"
+
+
+def _nowhere() -> TextIO:
+    """Stands in for a stream that the caller closed; open for as long as the process lives."""
+    return open(os.devnull, "w", encoding="utf-8")
 
 
 STREAMS = Streams()

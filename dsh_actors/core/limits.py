@@ -14,7 +14,7 @@ class LimitWatch:
     """Counts from where the session stood when this run took it over."""
 
     def __init__(self, limits: Limits, counters: Counters) -> None:
-        self._limits = limits
+        self.limits = limits
         self._steps = counters.steps
         self._calls = counters.tool_calls
         self._tokens = counters.tokens
@@ -26,7 +26,7 @@ class LimitWatch:
 
     def before_step(self, counters: Counters, guard: LoopGuard) -> JsonObject | None:
         """``{"kind", "value"}`` of the limit that forbids one more step, if any."""
-        limits = self._limits
+        limits = self.limits
         checks = (
             ("stuck", STOP_AT, guard.count),
             ("max_steps", limits.max_steps, counters.steps - self._steps),
@@ -42,7 +42,7 @@ class LimitWatch:
 
     def before_call(self, counters: Counters, guard: LoopGuard) -> JsonObject | None:
         """The cause that keeps one more call of a step from starting, if any."""
-        limit = self._limits.max_tool_calls
+        limit = self.limits.max_tool_calls
         if limit is not None and counters.tool_calls - self._calls >= limit:
             return {"kind": "hook", "reason": "max_tool_calls"}
         if guard.count >= STOP_AT:

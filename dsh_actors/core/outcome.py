@@ -169,6 +169,11 @@ class OutcomeFold:
         return self._tokens
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the latest turn has a recorded end."""
+        return self._end is not None
+
+    @property
     def cost(self) -> float | None:
         """The cost so far, None where the price is not known."""
         return None if self._price is None else round(self._price.cost(self._tokens), 9)

@@ -188,7 +188,7 @@ class RequestCycle:
         data = {**turn.place, "message": Message(message_id, "assistant", blocks, source).to_json()}
         if usage is not None:
             data["usage"] = usage.to_json()
-            turn.watch.spend(turn.env.cost_of(f"{attempt.provider}/{attempt.model}", usage))
+            turn.env.watch.spend(turn.env.cost_of(f"{attempt.provider}/{attempt.model}", usage))
         if interrupted:
             data["interrupted"] = True
         turn.emit("assistant/message", data, surface="append", sources=tuple(attempt.chunk_seqs))
@@ -234,7 +234,7 @@ class RequestCycle:
             "mode": "normal",
             "policyKey": provider,
             "retry": step.retries,
-            "maxRetries": self._turn.env.limits.max_retries,
+            "maxRetries": self._turn.env.watch.limits.max_retries,
             "delayMs": decision.delay_ms,
             "failure": failure.to_json(),
         }

@@ -20,7 +20,6 @@ from dsh_actors.core.chunks import Failure
 from dsh_actors.core.events import Event, SurfaceOp
 from dsh_actors.core.ids import Ticket, derived_message_id
 from dsh_actors.core.inbox import TARGETS, Target, splice
-from dsh_actors.core.limits import LimitWatch
 from dsh_actors.core.loop_guard import LoopGuard
 from dsh_actors.core.messages import (
     Message,
@@ -48,7 +47,6 @@ class TurnMachine:
     def __init__(self, state: SessionState, env: Environment) -> None:
         self.state = state
         self.env = env
-        self.watch = LimitWatch(env.limits, state.counters)
         self.phase = Phase.IDLE
         self.ticket: Ticket | None = None
         self._tickets = 0
@@ -245,7 +243,7 @@ class TurnMachine:
     def _propose(self, target: Target) -> None:
         """Claim input for one more step, unless a limit of the run is reached."""
         guard = self.state.guard if target == "next-step" else LoopGuard()
-        reached = self.watch.before_step(self.state.counters, guard)
+        reached = self.env.watch.before_step(self.state.counters, guard)
         if reached is not None:
             self.emit("limit/reached", reached, ignorable=True)
             self._end_turn({"kind": "aborted", "reason": {"kind": "hook", "reason": reached["kind"]}})
@@ -313,7 +311,7 @@ class TurnMachine:
             max_parallel=self.env.max_parallel,
             is_parallel=self.env.is_parallel,
             needs_flush=self.env.needs_flush,
-            admit=lambda: self.watch.before_call(self.state.counters, self.state.guard),
+            admit=lambda: self.env.watch.before_call(self.state.counters, self.state.guard),
         )
         self._batch.pump()
         self._after_batch()
@@ -337,7 +335,7 @@ class TurnMachine:
             data["meta"] = result.meta
         self.emit("tool/result", data, surface="append", sources=(call_seq,))
         contexts = result.contexts
-        note = self.watch.repeat_note(self.state.guard, call.name)
+        note = self.env.watch.repeat_note(self.state.guard, call.name)
         if note is not None:
             source = PluginSource("repeat-guard", "notice", {"summary": f"{call.name} repeated"})
             message_id = derived_message_id(self.state.header.id, self.state.next_seq)
@@ -383,7 +381,7 @@ class TurnMachine:
         self.do(io.Flush(None))
         self._requests.drop()
         self._batch, self._prompt, self._claimed = None, None, ()
-        may_go_on = drive_on and self.watch.before_step(self.state.counters, LoopGuard()) is None
+        may_go_on = drive_on and self.env.watch.before_step(self.state.counters, LoopGuard()) is None
         if may_go_on and self.state.inbox.has_pending():
             self._latched = False
             self._open_turn()

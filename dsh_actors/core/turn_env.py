@@ -13,7 +13,7 @@ from dsh_actors.core.ids import Ticket
 from dsh_actors.core.limits import LimitWatch
 from dsh_actors.core.messages import Message, ToolCallBlock
 from dsh_actors.core.options import Limits
-from dsh_actors.core.state import SessionState
+from dsh_actors.core.state import Counters, SessionState
 from dsh_actors.core.text import JsonObject
 from dsh_actors.core.turn_io import Call, Effect
 
@@ -52,14 +52,15 @@ def _unknown_cost(_model: str, _usage: Usage) -> float | None:
 class Environment:
     """What the machine asks about its surroundings. The functions are quick and have no effect.
 
-    ``cost_of`` gets ``PROVIDER/MODEL``. ``require_text``: an answer without text is a failure.
+    ``cost_of`` gets ``PROVIDER/MODEL``. ``watch`` outlives a restart of the agent. ``require_text``:
+    an answer without text is a failure.
     """
 
     config: CallConfig
     is_parallel: Callable[[Call], bool] = _never
     needs_flush: Callable[[Call], bool] = _always
     cost_of: Callable[[str, Usage], float | None] = _unknown_cost
-    limits: Limits = field(default_factory=Limits)
+    watch: LimitWatch = field(default_factory=lambda: LimitWatch(Limits(), Counters()))
     max_parallel: int = 10
     require_text: bool = True
 
@@ -69,7 +70,6 @@ class TurnSink(Protocol):
 
     state: SessionState
     env: Environment
-    watch: LimitWatch
     phase: Phase
 
     @property

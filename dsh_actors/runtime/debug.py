@@ -52,7 +52,7 @@ def install_blocking_detection(
 
     def on_event(event: Any) -> None:
         if report is not None and isinstance(event, gevent.events.EventLoopBlocked):
-            report("\n".join(str(line) for line in event.report))
+            report("\n".join(str(line) for line in event.info))
 
     subscribers.append(on_event)
     with warnings.catch_warnings():

@@ -107,6 +107,7 @@ def find_processes(
         if process is not None:
             table[pid] = process
     table.pop(os.getpid(), None)
+    own_session = os.getsid(0)
     found = {
         process.pid: process
         for process in table.values()
@@ -117,8 +118,8 @@ def find_processes(
     }
     fresh = list(found.values())
     while fresh:
-        # Every command has its own session, so a session of one holds nobody else.
-        sessions = {process.session for process in fresh}
+        # Every command has its own session, so a session of one holds nobody else; never our own, though.
+        sessions = {process.session for process in fresh} - {own_session}
         parents = {process.pid for process in fresh}
         fresh = [
             process

@@ -121,8 +121,6 @@ class Task:
             forward_exit(end.error)
 
     def _finish(self, end: TaskEnd[Any]) -> None:
-        if self.ended:
-            return
         self.ended = True
         _live.discard(self)
         deliver, self._deliver = self._deliver, _nowhere

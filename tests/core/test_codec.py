@@ -182,9 +182,21 @@ def test_a_malformed_row_is_refused(change: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [b"", b"{", b"null", b"[]", b'"x"', b"{}", b"\xff", b"\x00" * 8, b"[" * 5000, b'{"type":"turn/start","seq":0}',
-     b'{"type":"a","seq":0,"time":0,"data":{"x":NaN}}', b'{"type":"a","seq":0,"time":0,"data":{}} {}'],
-)  # fmt: skip
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b'"x"',
+        b"{}",
+        b"\xff",
+        b"\x00" * 8,
+        b"[" * 5000,
+        b'{"type":"turn/start","seq":0}',
+        b'{"type":"a","seq":0,"time":0,"data":{"x":NaN}}',
+        b'{"type":"a","seq":0,"time":0,"data":{}} {}',
+    ],
+)
 def test_a_line_that_is_no_event_is_refused(line: bytes) -> None:
     with pytest.raises(EventRefused):
         decode_line(line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 import weakref
 from typing import Any
 
@@ -46,10 +47,11 @@ def test_a_timed_out_ask_leaves_the_work_running() -> None:
 
 
 def test_a_deferred_reply_is_waited_for_within_the_same_timeout() -> None:
-    ref = started()
+    ref, began = started(), time.monotonic()
     with pytest.raises(ActorGone) as late:
         ref.ask(GeventFuture, timeout=0.02)
     assert late.value.code == ACTOR_TIMEOUT
+    assert time.monotonic() - began < 1
     ref.stop(timeout=WAIT_S)
 
 
@@ -63,10 +65,12 @@ def test_a_timeout_of_the_asker_itself_is_not_taken_for_the_ask() -> None:
 
 
 def test_a_dead_actor_drops_what_it_is_told_and_refuses_what_it_is_asked() -> None:
-    ref = started()
+    actor = Caller(name="caller")
+    ref = start_actor(actor)
     ref.stop(timeout=WAIT_S)
     assert not ref.is_alive
-    assert ref.tell("anyone?") is None
+    ref.tell("anyone?")
+    assert actor.mailbox_depth == 0
     with pytest.raises(ActorGone, match="caller is not running") as gone:
         ref.ask("anyone?", timeout=WAIT_S)
     assert gone.value.code == "ACTOR_GONE"
@@ -91,6 +95,26 @@ def test_stopping_a_busy_actor_reports_a_timeout_and_happens_later() -> None:
     go_on.set()
     ref.stop(timeout=WAIT_S)
     assert not ref.is_alive
+
+
+def test_whoever_stops_an_ending_actor_waits_for_its_end() -> None:
+    cleaned = threading.Event()
+
+    class Slow(Caller):
+        def stopped(self) -> None:
+            assert cleaned.wait(WAIT_S)
+
+    actor = Slow(name="slow")
+    ref = start_actor(actor)
+    actor.stop()
+    gevent.sleep(0)
+    gevent.sleep(0)
+    assert not ref.is_alive
+    with pytest.raises(ActorGone) as late:
+        ref.stop(timeout=0.01)
+    assert late.value.code == ACTOR_TIMEOUT
+    cleaned.set()
+    ref.stop(timeout=WAIT_S)
 
 
 def test_refs_are_equal_by_actor_and_usable_as_keys() -> None:

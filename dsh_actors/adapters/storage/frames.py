@@ -172,7 +172,7 @@ def _walk(at: _At, start: int, limit: int, visited: list[int] | None = None) -> 
         raise FrameDamage(start, "this is no frame of a session log")
     position = start + 5 + (0 if is_single else 1) + (1 << size_code)
     if visited is not None:
-        visited.extend(range(start, position))
+        visited.extend(range(start, min(position, limit)))
     is_last = False
     while not is_last:
         block = int.from_bytes(at(position, 3), "little")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 
-from dsh_actors.adapters.tools.paths import absolute, decode_name, encode_name, file_error, shown
+from dsh_actors.adapters.tools.paths import absolute, encode_name, file_error, shown
 from dsh_actors.adapters.tools.walk import Entry, Walk
 from dsh_actors.core.globs import has_magic, path_glob
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import ToolError
 from dsh_actors.ports import ToolContext, ToolOutput, ToolSpec
 
-__all__ = ["GlobTool"]
+__all__ = ["GlobTool", "entry_matches"]
 
 MAX_RESULTS = 200
 _FOOTER_ROOM = 400
@@ -50,9 +50,9 @@ class GlobTool:
         """Raises `ToolError` if the directory to start from is missing."""
         start = absolute(arguments.get("path") or ".", context)
         literal, rest = _split(arguments["pattern"])
-        base = os.path.join(start, absolute(literal, context)) if literal[:1] in ("~", "/") else start
-        if literal and base is start:
-            base = os.path.join(start, encode_name(literal))
+        # join() gives an absolute or home pattern its own start.
+        named = absolute(literal, context) if literal.startswith("~") else encode_name(literal)
+        base = os.path.join(start, named) if named else start
         if not rest:
             return _exact_path(base, context)
         if not os.path.isdir(base):
@@ -112,9 +112,6 @@ def _depth(pattern: str) -> int:
 
 
 def entry_matches(entry: Entry, pattern: str) -> bool:
-    """Whether a ``glob`` filter takes an entry: on its name, or on its path if the filter has a slash."""
-    return path_glob(pattern).match(entry.relative if "/" in pattern else decode_name_of(entry)) is not None
-
-
-def decode_name_of(entry: Entry) -> str:
-    return decode_name(os.path.basename(entry.path))
+    """Whether a ``glob`` filter takes an entry: by its name, or by its path if the filter has a slash."""
+    text = entry.relative if "/" in pattern else entry.relative.rpartition("/")[2]
+    return path_glob(pattern).match(text) is not None

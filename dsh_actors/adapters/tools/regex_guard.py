@@ -7,8 +7,8 @@ backtrack exponentially must not start. The check is cautious: it also refuses s
 from __future__ import annotations
 
 import re
-import re._constants as op  # type: ignore[import-untyped]
-import re._parser as parser  # type: ignore[import-untyped]
+import re._constants as op  # type: ignore[import-not-found]
+import re._parser as parser  # type: ignore[import-not-found]
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,9 @@ _MANY = 8
 """A repetition that may exceed this counts as unlimited."""
 
 _MAX_PATTERN = 2000
-_LINE_CHARS = (1_000_000, 20_000, 3_000, 800)
+_LINE_CHARS = (1_000_000, 10_000, 1_500, 400)
+"""How much of a line is searched, by the number of unlimited repetitions: bounds polynomial matching."""
+
 _PROBES = [chr(code) for code in range(256)] + ["\u0416", "\u4e2d", "\u2028", "\U0001f600"]
 _ZERO_WIDTH = (op.AT, op.ASSERT, op.ASSERT_NOT)
 
@@ -47,7 +49,9 @@ def compile_safely(pattern: str, *, ignore_case: bool) -> SafePattern:
     check.sequence(tree, repeated=False)
     needle = "" if regex.flags & re.IGNORECASE else _needle(tree)
     if "\n" in needle:
-        raise ToolError("a pattern matches within one line and cannot contain a line end", code="INVALID_ARGS")
+        raise ToolError(
+            "a pattern matches within one line: it cannot contain a line end", code="INVALID_ARGS"
+        )
     return SafePattern(regex, needle, _LINE_CHARS[min(check.unlimited, len(_LINE_CHARS) - 1)])
 
 
@@ -80,7 +84,7 @@ class _Check:
         self._neighbours(items)
 
     def _repetition(self, value: Any) -> None:
-        low, high, body = value
+        _, high, body = value
         if high > _MANY:
             self.unlimited += 1
             items = _flat(list(body))
@@ -91,18 +95,37 @@ class _Check:
     def _unambiguous(self, items: list[Any]) -> bool:
         """Whether a text can be cut into rounds of a repeated ``items`` in one way only.
 
-        So it is if a round has a fixed form, or holds a character that nothing else in it can be.
+        So it is if a round has a fixed form, or holds a fixed character that nothing variable in it can
+        be (or two variable parts that must be there and share nothing with the others).
         """
         if any(kind is op.BRANCH for kind, _ in items):
             return len(items) == 1 and self._distinct_choices(items[0][1][1])
-        if not any(_varies(item) for item in items):
+        varying = [item for item in items if _varies(item)]
+        if not varying:
             return True
+        if not all(_is_single(_body(item)) for item in varying) or self._neighbours_share(items):
+            return False
+        marks = 0
+        for item in filter(_is_required, items):
+            others = [other for other in items if other is not item and not _is_literal(other)]
+            if not any(self._characters(item) & self._characters(other) for other in others):
+                marks += 1 if _varies(item) else 2
+        return marks >= 2
+
+    def _neighbours_share(self, items: list[Any]) -> bool:
+        """Whether two variable parts share characters without a required, different one between them."""
         sets = [self._characters(item) for item in items]
-        for index, item in enumerate(items):
-            others = set().union(*(found for place, found in enumerate(sets) if place != index))
-            if _is_required(item) and not sets[index] & others:
-                return all(_is_single(_body(other)) for other in items if other is not item and _varies(other))
-        return False
+        places = [index for index, item in enumerate(items) if _varies(item)]
+        return any(
+            sets[left] & sets[right]
+            and not any(
+                _is_required(items[between]) and not sets[between] & (sets[left] | sets[right])
+                for between in range(left + 1, right)
+            )
+            for left in places
+            for right in places
+            if left < right
+        )
 
     def _distinct_choices(self, choices: list[Any]) -> bool:
         """Whether the first character decides between the choices, and each has a fixed form."""
@@ -192,6 +215,10 @@ def _body(item: Any) -> Any:
 
 def _is_single(item: Any) -> bool:
     return item[0] in (op.LITERAL, op.NOT_LITERAL, op.ANY, op.IN)
+
+
+def _is_literal(item: Any) -> bool:
+    return item[0] is op.LITERAL
 
 
 def _varies(item: Any) -> bool:

@@ -1,0 +1,213 @@
+"""Puts one agent together: its model, tools, prompt, policy, limits and surroundings, from its options."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dsh_actors.actors import protocol as p
+from dsh_actors.actors.effects import AgentParts
+from dsh_actors.actors.tool_gate import ToolGate
+from dsh_actors.adapters.tools.registry import select_tools
+from dsh_actors.adapters.tools.sandbox import probe_sandbox, wrap_command
+from dsh_actors.config import Config
+from dsh_actors.core import turn_io as io
+from dsh_actors.core.chunks import CallConfig, Usage
+from dsh_actors.core.ids import CallId
+from dsh_actors.core.limits import LimitWatch
+from dsh_actors.core.options import AgentOptions
+from dsh_actors.core.scope import Scope
+from dsh_actors.core.state import SessionState
+from dsh_actors.core.turn_env import Environment
+from dsh_actors.errors import UsageError
+from dsh_actors.ports import CancelToken, Clock, LlmProvider, ProcessRunner, Tool, ToolContext
+
+__all__ = ["AgentAssembly"]
+
+
+class AgentAssembly:
+    """What turns `AgentOptions` into `AgentParts`. `check` refuses what cannot work, before anything exists."""
+
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        scope: Scope,
+        providers: Mapping[str, LlmProvider],
+        processes: ProcessRunner,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._scope = scope
+        self._providers = providers
+        self._processes = processes
+        self._probed: str | None = None
+        self.sandbox = "off"
+
+    def check(self, options: AgentOptions) -> None:
+        """Raises `UsageError`, `ConfigError` or `CredentialError`."""
+        self._call_config(options, None)
+        if not os.path.isdir(options.cwd):
+            raise UsageError(f"there is no directory {options.cwd}")
+        for directory in options.add_dirs:
+            if not os.path.isdir(directory):
+                raise UsageError(f"there is no directory {directory}")
+        tools: list[Any] = list(self._scope.visible_tools().values())
+        select_tools(tools, options.tools, options.deny_tools)
+        if options.limits.max_cost is not None and self._config.price(options.model) is None:
+            raise UsageError(
+                f"--max-cost needs a price, and none is known for {options.model}",
+                hint="add one under [[providers.NAME.models]], or limit tokens instead",
+            )
+        if options.sandbox == "require" and self._probe() == "none":
+            raise UsageError(
+                "no sandbox works here", hint="install bubblewrap (bwrap), or use --sandbox auto"
+            )
+
+    def build(
+        self,
+        options: AgentOptions,
+        opened: p.Opened,
+        scope: Scope,
+        ask_approval: Callable[[Any], None],
+    ) -> AgentParts:
+        """Register the agent's own things on its scope and collect its parts. Raises what `check` raises."""
+        state, header = opened.state, opened.header
+        cwd = header.cwd or options.cwd
+        if not os.path.isdir(cwd):
+            raise UsageError(f"the directory of the session, {cwd}, is gone")
+        call = self._call_config(options, state)
+        self._register(options, state, scope, cwd)
+        gate = ToolGate(header.id, options.policy, cwd, scope, ask_approval)
+        env = Environment(
+            config=call,
+            is_parallel=lambda each: _is_parallel(scope, each),
+            needs_flush=lambda each: _changes(scope, each),
+            cost_of=self._cost,
+            watch=LimitWatch(options.limits, state.counters),
+            max_parallel=self._config.tools.max_parallel,
+        )
+        return AgentParts(
+            scope, env, gate, self._context_maker(options, header.id, cwd), self._time_left(options)
+        )
+
+    def _call_config(self, options: AgentOptions, state: SessionState | None) -> CallConfig:
+        """Which model to call. An empty ``options.model`` is the one the session used last."""
+        logged = state.request_header if state is not None else None
+        if not options.model and logged is not None:
+            name, model = logged.config.provider, logged.config.model
+        else:
+            name, slash, model = (options.model or self._config.agent.model).partition("/")
+            if not slash or not model or not name:
+                raise UsageError(
+                    f"a model is named PROVIDER/MODEL, not {options.model!r}",
+                    hint=f"providers are: {', '.join(sorted(self._providers))}",
+                )
+        if name not in self._providers:
+            near = difflib.get_close_matches(name, self._providers, 1, 0.5)
+            known = ", ".join(sorted(self._providers))
+            raise UsageError(
+                f"there is no provider {name!r}",
+                hint=f"did you mean {near[0]!r}?" if near else f"providers are: {known}",
+            )
+        reasoning = options.reasoning
+        if reasoning is None and logged is not None and "reasoningEffort" not in logged.adapter_defaults:
+            same = (logged.config.provider, logged.config.model) == (name, model)
+            reasoning = logged.config.reasoning_effort if same else None
+        config = CallConfig(name, model, reasoning, max_tokens=options.max_output)
+        self._providers[name].prepare(config)
+        return config
+
+    def _register(self, options: AgentOptions, state: SessionState, scope: Scope, cwd: str) -> None:
+        if options.tools is not None or options.deny_tools:
+            allow = frozenset(options.tools) if options.tools is not None else None
+            scope.restrict(allow, frozenset(options.deny_tools))
+        logged = state.request_header
+        if options.system_prompt is not None:
+            scope.section("persona", 0, _literal(options.system_prompt))
+        elif logged is not None and logged.system and options.append_system_prompt is None:
+            # A session keeps the words it began with: its cached prefix stays valid.
+            scope.section("persona", 0, _literal(logged.system))
+        if options.append_system_prompt is not None:
+            scope.section("appended", 10, _literal(options.append_system_prompt))
+        scope.variable("brace", "{{")
+        scope.context("environment", 0, lambda: self._environment(cwd))
+
+    def _environment(self, cwd: str) -> str:
+        day = time.strftime("%Y-%m-%d", time.localtime(self._clock.now_ms() / 1000))
+        return f"Working directory: {cwd}\nSystem: {platform.system()}\nDate: {day}"
+
+    def _context_maker(
+        self, options: AgentOptions, session_id: Any, cwd: str
+    ) -> Callable[[CallId, CancelToken, Tool], ToolContext]:
+        roots = tuple(os.path.realpath(path) for path in (cwd, *options.add_dirs))
+        if options.policy.mode == "all":
+            roots = ("/",)
+        limit = options.limits.tool_timeout_s
+        env = self._child_environment(cwd)
+
+        def make(call_id: CallId, cancel: CancelToken, tool: Tool) -> ToolContext:
+            return ToolContext(
+                session_id=session_id,
+                call_id=call_id,
+                cwd=cwd,
+                roots=roots,
+                env=env,
+                cancel=cancel,
+                timeout_s=tool.spec.timeout_s or limit,
+                output_limit_bytes=self._config.tools.output_limit_bytes,
+                processes=self._processes,
+                wrap=lambda argv, place: self._wrap(options, roots, argv, place),
+            )
+
+        return make
+
+    def _child_environment(self, cwd: str) -> dict[str, str]:
+        """The user's environment without the harness's keys, whatever variable they stand in."""
+        names, values = self._config.secret_variables(), set(self._config.secrets().values())
+        env = {k: v for k, v in os.environ.items() if k not in names and v not in values}
+        return env | {"PWD": cwd}
+
+    def _wrap(
+        self, options: AgentOptions, roots: tuple[str, ...], argv: Sequence[str], cwd: str
+    ) -> Sequence[str]:
+        if options.sandbox == "off" or (options.policy.mode == "all" and options.sandbox == "auto"):
+            return argv
+        kind = self._probe()
+        return wrap_command(kind, argv, cwd, roots) if kind != "none" else argv
+
+    def _probe(self) -> str:
+        if self._probed is None:
+            self._probed = probe_sandbox() or "none"
+        self.sandbox = self._probed
+        return self._probed
+
+    def _cost(self, model: str, usage: Usage) -> float | None:
+        price = self._config.price(model)
+        return price.cost(usage) if price is not None else None
+
+    def _time_left(self, options: AgentOptions) -> Callable[[], int | None]:
+        limits = [s for s in (options.limits.timeout_s, options.limits.deadline_s) if s is not None]
+        if not limits:
+            return lambda: None
+        ends = self._clock.monotonic() + min(limits)
+        return lambda: max(0, int((ends - self._clock.monotonic()) * 1000))
+
+
+def _is_parallel(scope: Scope, call: io.Call) -> bool:
+    tool: Any = scope.visible_tools().get(call.name)
+    return tool is not None and tool.is_parallel(call.arguments) is True
+
+
+def _changes(scope: Scope, call: io.Call) -> bool:
+    tool: Any = scope.visible_tools().get(call.name)
+    return tool is not None and call.problem is None and tool.spec.changes
+
+
+def _literal(text: str) -> str:
+    """A person's text as a prompt section: its braces are not variables."""
+    return text.replace("{{", "{{brace}}")

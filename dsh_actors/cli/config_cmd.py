@@ -1,0 +1,59 @@
+"""`dsh config`: what is in force, and where each value came from."""
+
+from __future__ import annotations
+
+import click
+
+from dsh_actors.cli.options import working_directory
+from dsh_actors.cli.render import json_line
+from dsh_actors.config import Config, find_home, load_config
+
+__all__ = ["COMMAND"]
+
+COMMAND = click.Group("config", help="Show the configuration in force.")
+
+
+@COMMAND.command("show")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def show(as_json: bool) -> int:
+    """Print each value with its origin. Keys of providers are never shown."""
+    config: Config = load_config(cwd=working_directory(None))
+    rows = list(config.rows())
+    if as_json:
+        for name, value, origin in rows:
+            row = {"name": name, "value": value, "origin": origin}
+            click.echo(json_line(row).decode(), nl=False)
+        return 0
+    width = max(len(name) for name, _, _ in rows)
+    for name, value, origin in rows:
+        click.echo(f"{name:<{width}} = {_shown(value)}  ({origin})")
+    return 0
+
+
+def _shown(value: object) -> str:
+    match value:
+        case None:
+            return "unset"
+        case bool():
+            return str(value).lower()
+        case float():
+            return f"{value:g}"
+    return str(value)
+
+
+@COMMAND.command("path")
+def path() -> int:
+    """Print the files that are read, in order; the first is the user's own."""
+    config = load_config(cwd=working_directory(None))
+    own = [f"{config.home}/config.toml"] if config.home else []
+    for name in dict.fromkeys([*own, *config.files]):
+        click.echo(name)
+    if not own:
+        click.echo(f"no home: {find_home(dict_environ()).problem}", err=True)
+    return 0
+
+
+def dict_environ() -> dict[str, str]:
+    import os
+
+    return dict(os.environ)

@@ -1,0 +1,59 @@
+"""`dsh help`: the contracts that scripts rely on, and the help of each command."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from dsh_actors.core.exit_codes import EXIT_TABLE, SIGNAL_CODES, ExitCode
+from dsh_actors.errors import UsageError
+
+__all__ = ["COMMAND", "exit_code_lines"]
+
+TOPICS = ("exit-codes", "events")
+
+
+def exit_code_lines() -> list[str]:
+    """The table of exit codes as text, one row a code with its reasons below."""
+    lines = []
+    for row in EXIT_TABLE:
+        lines.append(f"{_codes(row):>13}  {row.name:<9}  {row.meaning}")
+        if row.reasons != (row.name,):
+            lines.append(f"{'':>13}  {'':<9}  reasons: {', '.join(row.reasons)}")
+    return lines
+
+
+def _codes(row: ExitCode) -> str:
+    return ", ".join(map(str, sorted(SIGNAL_CODES.values()))) if row.name == "signal" else str(row.code)
+
+
+@click.command("help")
+@click.argument("topic", required=False)
+@click.pass_context
+def COMMAND(ctx: click.Context, topic: str | None) -> int:
+    """Explain a command, or one of the topics exit-codes and events."""
+    parent = ctx.parent or ctx
+    match topic:
+        case None:
+            click.echo(parent.get_help())
+        case "exit-codes":
+            click.echo("\n".join(exit_code_lines()))
+        case "events":
+            from dsh_actors.cli.event_schema import line_schema
+
+            click.echo(json.dumps(line_schema(), indent=2))
+        case _:
+            _explain(parent, topic)
+    return 0
+
+
+def _explain(parent: click.Context, topic: str) -> None:
+    group = parent.command
+    command = group.get_command(parent, topic) if isinstance(group, click.Group) else None
+    if command is None or not isinstance(group, click.Group):
+        from dsh_actors.config import nearest
+
+        raise UsageError(f"no help on {topic!r}; {nearest(topic, [*TOPICS, *group.list_commands(parent)])}")  # type: ignore[attr-defined]
+    with click.Context(command, info_name=topic, parent=parent) as context:
+        click.echo(command.get_help(context))

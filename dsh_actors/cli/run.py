@@ -1,0 +1,195 @@
+"""`dsh run`: one task. Reads its input, checks everything that can be checked, then drives the agent."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dsh_actors.cli.failures import describe_error, show_traceback
+from dsh_actors.cli.options import (
+    RUN_PARAMETERS,
+    RunArguments,
+    agent_options,
+    config_overrides,
+    working_directory,
+)
+from dsh_actors.cli.prompt_input import Prompt, read_prompt
+from dsh_actors.cli.render import RunOutput
+from dsh_actors.cli.stopping import SignalWatch
+from dsh_actors.cli.streams import STREAMS
+from dsh_actors.config import Config, load_config
+from dsh_actors.core.exit_codes import reason_of_error
+from dsh_actors.core.ids import SessionId
+from dsh_actors.core.outcome import Circumstances, OutcomeFold, RunEnd
+from dsh_actors.errors import HarnessError, SessionBusy, UsageError
+from dsh_actors.runtime.files import run_native
+
+if TYPE_CHECKING:
+    from dsh_actors.cli.driver import RunPlan
+    from dsh_actors.harness import Harness
+
+__all__ = ["COMMAND"]
+
+_CLOSE_S = 5.0
+_MAX_ID_LENGTH = 200
+
+
+def run(**options: Any) -> int:
+    """Run one task to its end; the exit code."""
+    started = time.monotonic()
+    arguments = RunArguments(**options)
+    output = RunOutput(arguments)
+    signals: SignalWatch | None = None
+    try:
+        check(arguments)
+        output.check_files()
+        prompt = read_prompt(
+            arguments.prompt,
+            arguments.prompt_file,
+            arguments.files,
+            stdin_max_bytes=arguments.stdin_max_bytes,
+            stdin_timeout_s=arguments.stdin_timeout,
+        )
+        # From here on a signal ends the run with its last words; until now it ended the process.
+        signals = SignalWatch(simple_exit=arguments.simple_exit)
+        end = execute(arguments, prompt, output, signals, started)
+    except (Exception, KeyboardInterrupt) as error:
+        # A user's mistake, or a fault of ours: either way the run has an end that can be read.
+        show_traceback(error)
+        end = not_started(error, arguments)
+    if signals is not None:
+        output.give_up_at = signals.deadline
+        signals.on_first = lambda: setattr(output, "give_up_at", signals.deadline)
+    return output.finish(end)
+
+
+def not_started(error: BaseException, arguments: RunArguments) -> RunEnd:
+    """The end of a run that an error kept from beginning."""
+    facts = Circumstances(
+        reason=reason_of_error(error),
+        message=describe_error(error),
+        signal="SIGINT" if isinstance(error, KeyboardInterrupt) else None,
+        session_id=arguments.resume,
+        simple_exit=arguments.simple_exit,
+    )
+    return OutcomeFold().end(facts)
+
+
+def check(arguments: RunArguments) -> None:
+    """Refuse what cannot mean anything. Raises `UsageError`."""
+    writes_answer = arguments.output_last_message or arguments.result_file
+    if not STREAMS.has_stdout and not writes_answer:
+        raise UsageError("standard output is closed", hint="use -o FILE or --result-file FILE")
+    if arguments.continue_ and (arguments.resume or arguments.session_id):
+        raise UsageError("--continue chooses the session itself; leave out --resume and --session-id")
+    if arguments.resume and arguments.session_id not in (None, arguments.resume):
+        raise UsageError("--resume and --session-id name different sessions")
+    if arguments.ephemeral and (arguments.resume or arguments.continue_):
+        raise UsageError("--ephemeral keeps nothing, so it cannot go on with a session")
+    for name in (arguments.resume, arguments.session_id):
+        if name is not None and not (name.isprintable() and name.strip() and len(name) <= _MAX_ID_LENGTH):
+            raise UsageError(f"{name!r} cannot be the id of a session")
+
+
+def execute(
+    arguments: RunArguments, prompt: Prompt, output: RunOutput, signals: SignalWatch, started: float
+) -> RunEnd:
+    """Open the harness, run, close it. Raises what kept the run from starting."""
+    from dsh_actors.cli.driver import RunDriver
+    from dsh_actors.harness import Harness
+
+    config = load_config(cwd=working_directory(arguments.cwd), options=config_overrides(arguments))
+    if not arguments.ephemeral:
+        config.require_home()
+    harness = Harness.open(config)
+    end: RunEnd | None = None
+    try:
+        plan = make_plan(arguments, prompt, config, harness)
+        end = RunDriver(harness, plan, arguments, output, signals, started).execute()
+    finally:
+        problem = close(harness, signals)
+    return replace(end, warnings=(*end.warnings, problem)) if problem else end
+
+
+def close(harness: Harness, signals: SignalWatch) -> str | None:
+    """End the harness in bounded time; what went wrong, which no longer changes the outcome."""
+    left = _CLOSE_S if signals.deadline is None else max(0.5, signals.deadline - time.monotonic())
+    try:
+        harness.close(left)
+    except HarnessError as error:
+        return f"closing: {describe_error(error)}"
+    return None
+
+
+def make_plan(arguments: RunArguments, prompt: Prompt, config: Config, harness: Harness) -> RunPlan:
+    """Settle which session, where, with which model. Raises `UsageError` or `SessionBusy`."""
+    from dsh_actors.cli.driver import RunPlan
+
+    resume = newest_session(harness, config.cwd) if arguments.continue_ else arguments.resume
+    cwd, model = config.cwd, None
+    if resume is not None:
+        cwd = recorded_directory(harness, resume, arguments)
+        config = load_config(cwd=cwd, options=config_overrides(arguments))
+        if config.origins["agent.model"] != "option":
+            model = run_native(recorded_model, harness, resume)
+    options = agent_options(arguments, config, cwd, model)
+    price = config.price(options.model)
+    if options.limits.max_cost is not None and price is None:
+        raise UsageError(
+            f"--max-cost needs the price of {options.model}, which is not known",
+            hint="set it in [[providers.NAME.models]], or use --max-tokens",
+        )
+    if options.sandbox == "require" and harness.sandbox != "bwrap":
+        raise UsageError("--sandbox require: no sandbox works here", hint="install bubblewrap (bwrap)")
+    warnings = list(prompt.notes)
+    if options.sandbox == "auto" and harness.sandbox == "none":
+        warnings.append("no sandbox works here: commands ran with the rights of the user")
+    return RunPlan(prompt.text, options, resume, price, tuple(warnings), config.approval.fail_on_denied)
+
+
+def recorded_directory(harness: Harness, session: str, arguments: RunArguments) -> str:
+    """Where the session works. Raises `SessionNotFound`, or `UsageError` where that is not possible."""
+    recorded = run_native(harness.storage.header, SessionId(session)).cwd
+    if recorded is None:
+        return working_directory(arguments.cwd)
+    if arguments.cwd is not None and working_directory(arguments.cwd) != recorded:
+        raise UsageError(f"session {session} works in {recorded}, not in {arguments.cwd}")
+    return working_directory(recorded)
+
+
+def recorded_model(harness: Harness, session: str) -> str | None:
+    """The model of the session's last request, so that resuming does not silently change it. Native."""
+    model = None
+    for event in harness.storage.read(SessionId(session)):
+        if event.type == "request/context":
+            model = f"{event.data['provider']}/{event.data['model']}"
+    return model
+
+
+def newest_session(harness: Harness, cwd: str) -> str:
+    """The session that ``--continue`` means. Raises `UsageError` or `SessionBusy`."""
+    found = run_native(lambda: list(islice(harness.storage.list(cwd), 20)))
+    usable = [listing for listing in found if listing.status != "empty"]
+    if not usable:
+        raise UsageError(f"--continue: there is no session in {cwd}")
+    newest = usable[0]
+    if newest.status == "live":
+        raise SessionBusy(f"--continue: the newest session, {newest.id}, is in use")
+    rivals = [listing.id for listing in usable if listing.updated == newest.updated]
+    if len(rivals) > 1:
+        names = ", ".join(rivals)
+        raise SessionBusy(f"--continue: several sessions are equally new ({names}); use --resume ID")
+    return str(newest.id)
+
+
+COMMAND = click.Command(
+    "run",
+    params=RUN_PARAMETERS,
+    callback=run,
+    help="Run one task: PROMPT, or - or nothing for standard input. Prints the final answer.",
+    short_help="Run one task and print the answer.",
+)

@@ -1,0 +1,302 @@
+"""The composition root and the public face: `Harness` starts the actors, `AgentHandle` is one live agent.
+
+The only place that builds adapters and starts actors. Start order is rank order, from the bottom.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from dsh_actors.actors import protocol as p
+from dsh_actors.actors.address import Address
+from dsh_actors.actors.approvals import ApprovalsActor
+from dsh_actors.actors.effects import Wiring
+from dsh_actors.actors.model_gateway import GatewayState, ModelGatewayActor
+from dsh_actors.actors.session_store import HeldSession, SessionStoreActor
+from dsh_actors.actors.supervisor import AgentEntry, SupervisorActor, WorkerSpec
+from dsh_actors.actors.tool_pool import ToolPoolActor
+from dsh_actors.adapters.storage.memory import MemoryStorage
+from dsh_actors.adapters.storage.storage import SegmentStorage
+from dsh_actors.adapters.tools.registry import builtin_tools
+from dsh_actors.assembly import AgentAssembly
+from dsh_actors.config import Config, prepare_home
+from dsh_actors.core import turn_io as io
+from dsh_actors.core.events import SessionHeader
+from dsh_actors.core.ids import MessageId, SessionId, Ticket
+from dsh_actors.core.inbox import Target
+from dsh_actors.core.messages import Message, user_message
+from dsh_actors.core.options import AgentOptions
+from dsh_actors.core.prompt import PERSONA
+from dsh_actors.core.redaction import Redactor
+from dsh_actors.core.scope import Scope
+from dsh_actors.core.text import JsonObject, clean_text
+from dsh_actors.errors import ActorGone, HarnessError
+from dsh_actors.ports import Clock, LlmProvider, SessionStorage
+from dsh_actors.providers import LazyProviders
+from dsh_actors.runtime.actor import start_actor
+from dsh_actors.runtime.patching import require_patched
+from dsh_actors.runtime.process import Processes
+from dsh_actors.runtime.ref import ACTOR_TIMEOUT, Ref
+from dsh_actors.runtime.tasks import Slots, Task
+from dsh_actors.runtime.timers import SystemClock
+
+__all__ = ["AgentHandle", "Harness"]
+
+ASK_TIMEOUT_S = 30.0
+OPEN_TIMEOUT_S = 600.0
+MAX_TOOL_CALLS_AT_ONCE = 64
+
+
+class AgentHandle:
+    """One live agent. Holding the handle is the right to dispose of it."""
+
+    def __init__(self, entry: AgentEntry, supervisor: Ref[Any]) -> None:
+        self.id = entry.id
+        self.header = entry.header
+        self._address = entry.address
+        self._supervisor = supervisor
+
+    def followup(self, text: str | Message) -> MessageId:
+        """Queue input for a turn of its own and wake the agent."""
+        return self._deliver(text, "next-turn", wake=True)
+
+    def steer(self, text: str | Message) -> MessageId:
+        """Queue input for the next step and wake the agent."""
+        return self._deliver(text, "next-step", wake=True)
+
+    def inject(self, text: str | Message) -> MessageId:
+        """Queue input for the next step, whenever that is."""
+        return self._deliver(text, "next-step", wake=False)
+
+    def cancel(self, cause: JsonObject | None = None, *, keep_inbox: bool = False) -> None:
+        """End the turn; without ``keep_inbox`` what is queued goes too. ``cause`` is a person's by default."""
+        self._ask(io.Cancel(cause or {"kind": "user"}, keep_inbox))
+
+    def status(self) -> p.AgentStatus:
+        status: p.AgentStatus = self._ask(p.GetStatus())
+        return status
+
+    def when_idle(self, timeout: float | None = None) -> bool:
+        """Wait until the agent is idle, at most ``timeout`` seconds; whether it is.
+
+        An agent that crashed and was rebuilt from its log counts on. Raises `ActorGone` if it is gone.
+        """
+        ends = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = 3600.0 if ends is None else max(0.0, ends - time.monotonic())
+            try:
+                self._ask(p.WhenIdle(), timeout=left)
+                return True
+            except ActorGone as error:
+                if error.code != ACTOR_TIMEOUT:
+                    raise
+                if ends is not None and time.monotonic() >= ends:
+                    return False
+
+    def dispose(self, timeout_s: float = 30.0) -> None:
+        """Cancel, wait until quiet, make the log durable, give up the session.
+
+        Raises what kept the log from becoming durable. Disposing twice is disposing once.
+        """
+        self._supervisor.ask(p.DisposeAgent(self.id, timeout_s), timeout=timeout_s + 150)
+
+    def _deliver(self, text: str | Message, target: Target, *, wake: bool) -> MessageId:
+        message = text if isinstance(text, Message) else user_message(_new_id("msg"), clean_text(text))
+        self._ask(io.Deliver(message, target, wake))
+        return message.id
+
+    def _ask(self, message: Any, timeout: float = ASK_TIMEOUT_S) -> Any:
+        try:
+            return self._address.ask(message, timeout=timeout)
+        except ActorGone as error:
+            if error.code == ACTOR_TIMEOUT:
+                raise
+        # It died: the supervisor says when it is back, or that it is gone.
+        self._supervisor.ask(p.AwaitAgent(self.id), timeout=OPEN_TIMEOUT_S)
+        return self._address.ask(message, timeout=timeout)
+
+
+class Harness:
+    """A process's agents and what they share. Use it as a context manager, or `close` it.
+
+    ``scope`` is the global scope: what plugins register there holds for every agent. ``storage`` is
+    for reading; agents write through their actors.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        providers: Mapping[str, LlmProvider] | None = None,
+        clock: Clock | None = None,
+        ephemeral: bool = False,
+    ) -> None:
+        require_patched()
+        self.config = config
+        self.clock: Clock = clock or SystemClock()
+        self.memory = MemoryStorage(_owner(), self.clock.now_ms)
+        self.storage = self.memory if ephemeral else open_storage(config, self.clock)
+        self.scope = Scope("global")
+        self.scope.section("persona", 0, PERSONA)
+        for tool in builtin_tools():
+            self.scope.tool(tool)
+        self.providers = LazyProviders(config, providers or {})
+        self._redactor = Redactor(config.secrets())
+        # Carried by every child, so that whatever escapes its group is still found.
+        self.processes = Processes(f"dsh-{os.getpid()}-{secrets.token_hex(4)}")
+        self._assembly = AgentAssembly(config, self.clock, self.scope, self.providers, self.processes)
+        self._store, self._gateway, self._pool, self._approvals = (
+            Address(name) for name in ("session_store", "model_gateway", "tool_pool", "approvals")
+        )
+        self._supervisor = self._start()
+        self._closed = False
+
+    @classmethod
+    def open(cls, config: Config, **options: Any) -> Harness:
+        """Start a harness. Raises `HarnessError` in an unpatched process, `ConfigError` without a home."""
+        return cls(config, **options)
+
+    def __enter__(self) -> Harness:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    @property
+    def sandbox(self) -> str:
+        """``bwrap``, ``none`` or ``off``: what shell commands ran in, as far as any ran."""
+        return self._assembly.sandbox
+
+    def create(self, options: AgentOptions, setup: p.Setup | None = None) -> AgentHandle:
+        """Create an agent with a new session. ``setup`` may register on the agent's scope.
+
+        Nothing is on disk before the first input. Raises `UsageError`, `CredentialError`,
+        `SessionExists` and what ``setup`` raises, with nothing left behind.
+        """
+        self._assembly.check(options)
+        session_id = SessionId(options.session_id or new_session_id(self.clock))
+        header = SessionHeader(session_id, self.clock.now_ms(), options.cwd, agent_preset=options.preset)
+        header.require_valid()
+        return self._bring_up(p.CreateAgent(options, header, setup))
+
+    def resume(self, session_id: str, options: AgentOptions, setup: p.Setup | None = None) -> AgentHandle:
+        """Go on with a stored session, in its recorded directory; an empty ``model`` means the recorded one.
+
+        Raises `SessionNotFound`, `SessionBusy`, `SessionCorrupt`, `SessionUnsupported` and what
+        `create` raises, with nothing changed.
+        """
+        if options.model:
+            self._assembly.check(options)
+        return self._bring_up(p.ResumeAgent(options, SessionId(session_id), setup))
+
+    def agents(self) -> list[AgentHandle]:
+        """Handles of the live agents, oldest first."""
+        entries = self._supervisor.ask(p.GetAgents(), timeout=ASK_TIMEOUT_S)
+        return [AgentHandle(entry, self._supervisor) for entry in entries]
+
+    def close(self, timeout_s: float = 30.0) -> None:
+        """Dispose of every agent, stop the actors from the top, end every child process."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._supervisor.ask(p.Shutdown(timeout_s), timeout=timeout_s + 150)
+        finally:
+            self.processes.close()
+            for ref in (self._supervisor, *self._worker_refs()):
+                ref.stop(timeout=timeout_s)
+            self.scope.close()
+
+    def _bring_up(self, message: p.CreateAgent | p.ResumeAgent) -> AgentHandle:
+        entry = self._supervisor.ask(message, timeout=OPEN_TIMEOUT_S + ASK_TIMEOUT_S)
+        return AgentHandle(entry, self._supervisor)
+
+    def _worker_refs(self) -> Iterator[Ref[Any]]:
+        for address in (self._approvals, self._pool, self._gateway, self._store):
+            if address.ref is not None:
+                yield address.ref
+
+    def _start(self) -> Ref[Any]:
+        wiring = Wiring(self.clock, self._store, self._gateway, self._pool, self._approvals, self.providers)
+        supervisor = SupervisorActor(
+            name="supervisor",
+            wiring=wiring,
+            scope=self.scope,
+            build=lambda options, opened, scope: self._assembly.build(
+                options, opened, scope, self._approvals.tell
+            ),
+            workers=self._workers(),
+        )
+        ref = start_actor(supervisor)
+        ref.ask(p.GetAgents(), timeout=ASK_TIMEOUT_S)  # all workers are up after this
+        return ref
+
+    def _workers(self) -> dict[str, tuple[Address, WorkerSpec]]:
+        held: dict[SessionId, HeldSession] = {}
+        streams = GatewayState(self.providers)
+        slots = Slots(MAX_TOOL_CALLS_AT_ONCE)
+        running: dict[tuple[SessionId, Ticket], Task] = {}
+        window_s = self.config.session.write_window_ms / 1000
+
+        def store(generation: int, parent: Ref[Any]) -> SessionStoreActor:
+            return SessionStoreActor(
+                name="session_store",
+                parent=parent,
+                generation=generation,
+                storage=self.storage,
+                ephemeral=self.memory,
+                held=held,
+                window_s=window_s,
+            )
+
+        def gateway(generation: int, parent: Ref[Any]) -> ModelGatewayActor:
+            return ModelGatewayActor(
+                name="model_gateway", parent=parent, generation=generation, state=streams, clock=self.clock
+            )
+
+        def pool(generation: int, parent: Ref[Any]) -> ToolPoolActor:
+            return ToolPoolActor(
+                name="tool_pool",
+                parent=parent,
+                generation=generation,
+                slots=slots,
+                redactor=self._redactor,
+                running=running,
+            )
+
+        def approvals(generation: int, parent: Ref[Any]) -> ApprovalsActor:
+            return ApprovalsActor(name="approvals", parent=parent, generation=generation)
+
+        return {
+            "session_store": (self._store, store),
+            "model_gateway": (self._gateway, gateway),
+            "tool_pool": (self._pool, pool),
+            "approvals": (self._approvals, approvals),
+        }
+
+
+def open_storage(config: Config, clock: Clock | None = None) -> SessionStorage:
+    """The stored sessions. Raises `ConfigError` where there is no home for them."""
+    home = config.require_home()
+    prepare_home(home)
+    return SegmentStorage(os.path.join(home, "sessions"), _owner(), (clock or SystemClock()).now_ms)
+
+
+def _owner() -> str:
+    """This process, for whoever meets its locks."""
+    return f"pid {os.getpid()} on {socket.gethostname()}"
+
+
+def new_session_id(clock: Clock) -> str:
+    """A new id that sorts by time and is easy to say: ``20261130-132400-3f9a1c7e``."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(clock.now_ms() / 1000))
+    return f"{stamp}-{secrets.token_hex(4)}"
+
+
+def _new_id(prefix: str) -> str:
+    return f"{prefix}-{secrets.token_hex(12)}"

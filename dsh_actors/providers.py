@@ -1,0 +1,60 @@
+"""From configuration to providers, each built when it is first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from dsh_actors.config import Config, ProviderSettings
+from dsh_actors.core.retry import RetryPolicy
+from dsh_actors.ports import LlmProvider
+
+__all__ = ["LazyProviders"]
+
+
+class LazyProviders(Mapping[str, LlmProvider]):
+    """Providers by name. ``given`` ones come before those of the configuration."""
+
+    def __init__(self, config: Config, given: Mapping[str, LlmProvider]) -> None:
+        self._config = config
+        self._built = dict(given)
+
+    def __getitem__(self, name: str) -> LlmProvider:
+        """Raises `KeyError` for an unknown name, `ConfigError` for settings that cannot be used."""
+        if name not in self._built:
+            self._built[name] = self._build(self._config.providers[name])
+        return self._built[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys([*self._built, *self._config.providers]))
+
+    def __len__(self) -> int:
+        return len({*self._built, *self._config.providers})
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._built or name in self._config.providers
+
+    def _build(self, settings: ProviderSettings) -> LlmProvider:
+        if settings.type == "scripted":
+            from dsh_actors.testing.scripted import ScriptedProvider
+
+            return ScriptedProvider()
+        from dsh_actors.adapters.llm.registry import build_provider
+        from dsh_actors.adapters.llm.settings import ModelFacts, ProviderConfig
+
+        model = self._config.model
+        facts = tuple(ModelFacts(m.id, m.context_window, m.max_output) for m in settings.models)
+        return build_provider(
+            ProviderConfig(
+                name=settings.name,
+                type=settings.type,
+                base_url=settings.base_url or "",
+                api_key=self._config.api_key(settings.name),
+                api_key_env=settings.api_key_env,
+                models=facts or None,
+                builtin_url=settings.builtin_url,
+                connect_timeout_s=model.connect_timeout_s,
+                first_event_timeout_s=model.first_event_timeout_s,
+                idle_timeout_s=model.idle_timeout_s,
+                retry_policy=RetryPolicy(max_retries=self._config.limits.max_retries),
+            )
+        )

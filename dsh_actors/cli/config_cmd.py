@@ -6,7 +6,7 @@ import click
 
 from dsh_actors.cli.options import working_directory
 from dsh_actors.cli.render import json_line
-from dsh_actors.config import Config, find_home, load_config
+from dsh_actors.config import Config, load_config
 
 __all__ = ["COMMAND"]
 
@@ -49,11 +49,5 @@ def path() -> int:
     for name in dict.fromkeys([*own, *config.files]):
         click.echo(name)
     if not own:
-        click.echo(f"no home: {find_home(dict_environ()).problem}", err=True)
+        click.echo(f"no home: {config.home_problem}", err=True)
     return 0
-
-
-def dict_environ() -> dict[str, str]:
-    import os
-
-    return dict(os.environ)

@@ -23,7 +23,7 @@ from dsh_actors.core.options import AgentOptions
 from dsh_actors.core.outcome import Circumstances, OutcomeFold, Price, RunEnd
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import ActorGone, HarnessError, StorageError
-from dsh_actors.runtime.tasks import TaskEnd, start_task
+from dsh_actors.runtime.tasks import DeadlinePassed, TaskEnd, deadline, start_task
 from dsh_actors.runtime.timers import Timer, after
 
 if TYPE_CHECKING:
@@ -41,12 +41,12 @@ _WARNING_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """What to run. ``resume`` is the id of the session to go on with."""
+    """What to run. ``resume`` is the id of the session to go on with; ``price_of`` knows the prices."""
 
     prompt: str
     options: AgentOptions
-    resume: str | None = None
-    price: Price | None = None
+    resume: str | None
+    price_of: Callable[[str], Price | None]
     warnings: tuple[str, ...] = ()
     fail_on_denied: bool = True
 
@@ -69,7 +69,7 @@ class RunDriver:
         self._output = output
         self._signals = signals
         self._started = started
-        self._fold = OutcomeFold(plan.price)
+        self._fold = OutcomeFold(plan.price_of)
         self._handle: AgentHandle | None = None
         self._wake = threading.Event()
         self._is_idle = False
@@ -111,10 +111,9 @@ class RunDriver:
             handle = self._harness.create(plan.options, setup=self._observe)
         self._output.start(
             handle.id,
-            model=plan.options.model,
+            model=plan.options.model or None,
             cwd=plan.options.cwd,
             resumed=plan.resume is not None,
-            sandbox=self._harness.sandbox,
         )
         return handle
 
@@ -183,8 +182,9 @@ class RunDriver:
     def _dispose(self, handle: AgentHandle) -> None:
         left = _DISPOSE_S if self._give_up_at is None else max(0.5, self._give_up_at - time.monotonic())
         try:
-            handle.dispose(left)
-        except ActorGone:
+            with deadline(left + 0.5):
+                handle.dispose(left)
+        except (ActorGone, DeadlinePassed):
             # Its turn is over or given up; what is left of it is the harness's to end.
             return
         except HarnessError as error:
@@ -192,6 +192,9 @@ class RunDriver:
 
     def _circumstances(self, handle: AgentHandle) -> Circumstances:
         reason, message = self._outside_reason()
+        warnings = list(self._plan.warnings)
+        if self._harness.sandbox == "none" and self._plan.options.sandbox == "auto":
+            warnings.append("no sandbox works here: commands ran with the rights of the user")
         return Circumstances(
             session_id=handle.id,
             signal=self._signals.name,
@@ -199,7 +202,7 @@ class RunDriver:
             message=message,
             duration_ms=round((time.monotonic() - self._started) * 1000),
             sandbox=self._harness.sandbox,
-            warnings=self._plan.warnings,
+            warnings=tuple(warnings),
             fail_on_denied=self._plan.fail_on_denied,
             simple_exit=self._arguments.simple_exit,
         )

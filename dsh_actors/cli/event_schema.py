@@ -38,7 +38,7 @@ def _run_start() -> JsonObject:
     return _object(
         {"const": "run.start"},
         {"schema_version": {"const": SCHEMA_VERSION}, "session_id": _TEXT_OR_NULL},
-        {"model": _TEXT, "cwd": _TEXT, "resumed": {"type": "boolean"}, "sandbox": _TEXT_OR_NULL},
+        {"model": _TEXT_OR_NULL, "cwd": _TEXT, "resumed": {"type": "boolean"}},
     )
 
 

@@ -28,7 +28,7 @@ def _codes(row: ExitCode) -> str:
     return ", ".join(map(str, sorted(SIGNAL_CODES.values()))) if row.name == "signal" else str(row.code)
 
 
-@click.command("help")
+@click.command("help", short_help="Explain a command, exit-codes or events.")
 @click.argument("topic", required=False)
 @click.pass_context
 def COMMAND(ctx: click.Context, topic: str | None) -> int:
@@ -50,10 +50,12 @@ def COMMAND(ctx: click.Context, topic: str | None) -> int:
 
 def _explain(parent: click.Context, topic: str) -> None:
     group = parent.command
-    command = group.get_command(parent, topic) if isinstance(group, click.Group) else None
-    if command is None or not isinstance(group, click.Group):
+    if not isinstance(group, click.Group):
+        raise UsageError(f"no help on {topic!r}")
+    command = group.get_command(parent, topic)
+    if command is None:
         from dsh_actors.config import nearest
 
-        raise UsageError(f"no help on {topic!r}; {nearest(topic, [*TOPICS, *group.list_commands(parent)])}")  # type: ignore[attr-defined]
+        raise UsageError(f"no help on {topic!r}; {nearest(topic, [*TOPICS, *group.list_commands(parent)])}")
     with click.Context(command, info_name=topic, parent=parent) as context:
         click.echo(command.get_help(context))

@@ -46,7 +46,8 @@ class _Duration(click.ParamType):  # type: ignore[type-arg]
 
 def _keyed(names: Sequence[str], key_name: str, metavar: str | None = None) -> click.Option:
     key = KEYS_BY_NAME[key_name]
-    shown = "" if key.default is None else f" [default: {key.default}]"
+    default = f"{key.default:g}" if isinstance(key.default, float) else key.default
+    shown = "" if default is None else f" [default: {default}]"
     text = key.help[0].upper() + key.help[1:] + "." + shown
     return click.Option(names, type=_KeyType(key), metavar=metavar or key.kind.upper(), help=text)
 
@@ -191,13 +192,14 @@ def working_directory(chosen: str | None) -> str:
     return folder
 
 
-def agent_options(
-    arguments: RunArguments, config: Config, cwd: str, model: str | None = None
-) -> AgentOptions:
-    """What the agent is asked to be. Raises `UsageError` for files and names that do not exist."""
+def agent_options(arguments: RunArguments, config: Config, model: str) -> AgentOptions:
+    """What the agent is asked to be. An empty ``model`` is the one that the session used last.
+
+    Raises `UsageError` for files and names that do not exist.
+    """
     return AgentOptions(
-        model=model or config.agent.model,
-        cwd=cwd,
+        model=model,
+        cwd=config.cwd,
         session_id=arguments.session_id,
         reasoning=config.agent.reasoning,
         max_output=config.agent.max_output,

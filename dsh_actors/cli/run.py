@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,8 +24,8 @@ from dsh_actors.config import Config, load_config
 from dsh_actors.core.exit_codes import reason_of_error
 from dsh_actors.core.ids import SessionId
 from dsh_actors.core.outcome import Circumstances, OutcomeFold, RunEnd
-from dsh_actors.errors import HarnessError, SessionBusy, UsageError
-from dsh_actors.runtime.files import run_native
+from dsh_actors.errors import HarnessError, UsageError
+from dsh_actors.runtime.tasks import deadline
 
 if TYPE_CHECKING:
     from dsh_actors.cli.driver import RunPlan
@@ -102,13 +101,11 @@ def execute(
     from dsh_actors.cli.driver import RunDriver
     from dsh_actors.harness import Harness
 
-    config = load_config(cwd=working_directory(arguments.cwd), options=config_overrides(arguments))
-    if not arguments.ephemeral:
-        config.require_home()
-    harness = Harness.open(config)
+    config, resume, model = settle(arguments)
+    plan = make_plan(arguments, prompt, config, resume, model)
+    harness = Harness.open(config, ephemeral=arguments.ephemeral)
     end: RunEnd | None = None
     try:
-        plan = make_plan(arguments, prompt, config, harness)
         end = RunDriver(harness, plan, arguments, output, signals, started).execute()
     finally:
         problem = close(harness, signals)
@@ -119,71 +116,56 @@ def close(harness: Harness, signals: SignalWatch) -> str | None:
     """End the harness in bounded time; what went wrong, which no longer changes the outcome."""
     left = _CLOSE_S if signals.deadline is None else max(0.5, signals.deadline - time.monotonic())
     try:
-        harness.close(left)
+        with deadline(left + 0.5):
+            harness.close(left)
     except HarnessError as error:
         return f"closing: {describe_error(error)}"
     return None
 
 
-def make_plan(arguments: RunArguments, prompt: Prompt, config: Config, harness: Harness) -> RunPlan:
-    """Settle which session, where, with which model. Raises `UsageError` or `SessionBusy`."""
+def settle(arguments: RunArguments) -> tuple[Config, str | None, str | None]:
+    """The configuration of the directory to work in, the session to resume, and the model.
+
+    An empty model is the one that the session used last.
+
+    Raises `UsageError`, `SessionNotFound` or `SessionBusy` before anything exists.
+    """
+    overrides = config_overrides(arguments)
+    config = load_config(cwd=working_directory(arguments.cwd), options=overrides)
+    if arguments.ephemeral:
+        return config, None, config.agent.model
+    config.require_home()
+    if not (arguments.resume or arguments.continue_):
+        return config, None, config.agent.model
+    from dsh_actors.cli.stored import newest_session, open_storage, recorded_model
+
+    storage = open_storage(config)
+    session = SessionId(arguments.resume or newest_session(storage, config.cwd))
+    recorded = storage.header(session).cwd or config.cwd
+    if arguments.cwd is not None and config.cwd != recorded:
+        raise UsageError(f"session {session} works in {recorded}, not in {config.cwd}")
+    config = load_config(cwd=working_directory(recorded), options=overrides)
+    if config.origins["agent.model"] == "option":
+        return config, session, config.agent.model
+    # The harness finds the recorded model by itself; only its price must be known beforehand.
+    return config, session, recorded_model(storage, session) if config.limits.max_cost is not None else ""
+
+
+def make_plan(
+    arguments: RunArguments, prompt: Prompt, config: Config, resume: str | None, model: str | None
+) -> RunPlan:
+    """What to run, checked as far as possible without a harness. Raises `UsageError`."""
     from dsh_actors.cli.driver import RunPlan
 
-    resume = newest_session(harness, config.cwd) if arguments.continue_ else arguments.resume
-    cwd, model = config.cwd, None
-    if resume is not None:
-        cwd = recorded_directory(harness, resume, arguments)
-        config = load_config(cwd=cwd, options=config_overrides(arguments))
-        if config.origins["agent.model"] != "option":
-            model = run_native(recorded_model, harness, resume)
-    options = agent_options(arguments, config, cwd, model)
-    price = config.price(options.model)
-    if options.limits.max_cost is not None and price is None:
+    options = agent_options(arguments, config, model or "")
+    if options.limits.max_cost is not None and config.price(options.model) is None:
         raise UsageError(
-            f"--max-cost needs the price of {options.model}, which is not known",
+            f"--max-cost needs the price of {options.model or 'the model'}, which is not known",
             hint="set it in [[providers.NAME.models]], or use --max-tokens",
         )
-    if options.sandbox == "require" and harness.sandbox != "bwrap":
-        raise UsageError("--sandbox require: no sandbox works here", hint="install bubblewrap (bwrap)")
-    warnings = list(prompt.notes)
-    if options.sandbox == "auto" and harness.sandbox == "none":
-        warnings.append("no sandbox works here: commands ran with the rights of the user")
-    return RunPlan(prompt.text, options, resume, price, tuple(warnings), config.approval.fail_on_denied)
-
-
-def recorded_directory(harness: Harness, session: str, arguments: RunArguments) -> str:
-    """Where the session works. Raises `SessionNotFound`, or `UsageError` where that is not possible."""
-    recorded = run_native(harness.storage.header, SessionId(session)).cwd
-    if recorded is None:
-        return working_directory(arguments.cwd)
-    if arguments.cwd is not None and working_directory(arguments.cwd) != recorded:
-        raise UsageError(f"session {session} works in {recorded}, not in {arguments.cwd}")
-    return working_directory(recorded)
-
-
-def recorded_model(harness: Harness, session: str) -> str | None:
-    """The model of the session's last request, so that resuming does not silently change it. Native."""
-    model = None
-    for event in harness.storage.read(SessionId(session)):
-        if event.type == "request/context":
-            model = f"{event.data['provider']}/{event.data['model']}"
-    return model
-
-
-def newest_session(harness: Harness, cwd: str) -> str:
-    """The session that ``--continue`` means. Raises `UsageError` or `SessionBusy`."""
-    found = run_native(lambda: list(islice(harness.storage.list(cwd), 20)))
-    usable = [listing for listing in found if listing.status != "empty"]
-    if not usable:
-        raise UsageError(f"--continue: there is no session in {cwd}")
-    newest = usable[0]
-    if newest.status == "live":
-        raise SessionBusy(f"--continue: the newest session, {newest.id}, is in use")
-    rivals = [listing.id for listing in usable if listing.updated == newest.updated]
-    if len(rivals) > 1:
-        names = ", ".join(rivals)
-        raise SessionBusy(f"--continue: several sessions are equally new ({names}); use --resume ID")
-    return str(newest.id)
+    return RunPlan(
+        prompt.text, options, resume, config.price, prompt.notes, config.approval.fail_on_denied
+    )
 
 
 COMMAND = click.Command(

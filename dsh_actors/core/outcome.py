@@ -6,7 +6,7 @@ nothing but a count. Pure: the caller brings what the log does not know.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 
 from dsh_actors.core.chunks import Usage
@@ -31,7 +31,7 @@ class Price:
     cache_write: float | None = None
     currency: str = "USD"
 
-    def cost(self, usage: Usage | Tokens) -> float:
+    def cost(self, usage: Usage) -> float:
         """What ``usage`` costs. A cache price that is not known is the price of input."""
         read = self.input if self.cache_read is None else self.cache_read
         write = self.input if self.cache_write is None else self.cache_write
@@ -142,14 +142,24 @@ def error_line(name: str, message: str, session_id: str | None = None) -> str:
     return f"dsh: {name}: {text}" + (f" (session {session_id})" if session_id else "")
 
 
+PriceOf = Callable[[str], Price | None]
+
+
+def _no_price(_model: str) -> Price | None:
+    return None
+
+
 class OutcomeFold:
     """Feed it the events of a run as they happen; it costs nothing for stream chunks.
 
+    ``price_of`` gives the price of ``PROVIDER/MODEL``, None where it is not known.
     What precedes the run's first turn (the closing of an interrupted one on resume) is not counted.
     """
 
-    def __init__(self, price: Price | None = None) -> None:
-        self._price = price
+    def __init__(self, price_of: PriceOf = _no_price) -> None:
+        self._price_of = price_of
+        self._price: Price | None = None
+        self._cost: float | None = 0.0
         self._tokens = Tokens()
         self._unbilled: Usage | None = None
         self._end: JsonObject | None = None
@@ -175,8 +185,8 @@ class OutcomeFold:
 
     @property
     def cost(self) -> float | None:
-        """The cost so far, None where the price is not known."""
-        return None if self._price is None else round(self._price.cost(self._tokens), 9)
+        """The cost so far, None where the price of a model that was used is not known."""
+        return None if self._price is None or self._cost is None else round(self._cost, 9)
 
     def apply(self, event: Event) -> None:
         """Take one event of the run, in order."""
@@ -195,6 +205,9 @@ class OutcomeFold:
 
     def _fold(self, kind: str, data: JsonObject) -> None:
         match kind:
+            case "request/header":
+                config = data["header"]["config"]
+                self._price = self._price_of(f"{config['provider']}/{config['model']}")
             case "step/start":
                 self.steps += 1
                 self._step_retries = 0
@@ -242,6 +255,10 @@ class OutcomeFold:
     def _settle(self) -> None:
         if self._unbilled is not None:
             self._tokens.add(self._unbilled)
+            if self._price is None or self._cost is None:
+                self._cost = None
+            else:
+                self._cost += self._price.cost(self._unbilled)
             self._unbilled = None
 
     # --- the end -----------------------------------------------------------------------------

@@ -38,15 +38,13 @@ class Redactor:
                 self._forms += [(form, f"[redacted:{name}]") for form in _forms(value)]
         # The longest first: of two secrets that begin alike, the whole longer one goes.
         self._forms.sort(key=lambda pair: -len(pair[0]))
-        pieces: list[str] = []
-        self._anchors: dict[str, tuple[str, str]] = {}
-        for form, mark in self._forms:
+        self._anchors: dict[str, None] = {}
+        for form, _ in self._forms:
             length = max(_MIN_FRAGMENT, (len(form) + 1) // 2)
-            for anchor in (form,) if length >= len(form) else (form[:length], form[-length:]):
-                if anchor not in self._anchors:
-                    self._anchors[anchor] = (form, mark)
-                    pieces.append(re.escape(anchor))
-        self._pattern = re.compile("|".join(pieces)) if pieces else None
+            whole = length >= len(form)
+            self._anchors |= dict.fromkeys((form,) if whole else (form[:length], form[-length:]))
+        pieces = map(re.escape, self._anchors)
+        self._pattern = re.compile("|".join(pieces)) if self._anchors else None
 
     def text(self, text: str) -> str:
         """``text`` without the secrets; the same object if it has none."""
@@ -102,18 +100,29 @@ class Redactor:
         return self._pattern.search(text) is not None
 
     def _extent(self, text: str, found: re.Match[str], floor: int) -> tuple[int, int, str]:
-        """How far the secret that an anchor belongs to really reaches, and what replaces it."""
-        start, end = found.span()
-        form, mark = self._anchors[found[0]]
-        if form.startswith(found[0]):
-            known = len(found[0])
-            while known < len(form) and end < len(text) and text[end] == form[known]:
-                known, end = known + 1, end + 1
-        else:
-            left = len(form) - len(found[0])
-            while left > 0 and start > floor and text[start - 1] == form[left - 1]:
-                left, start = left - 1, start - 1
-        return start, end, mark
+        """How far the secret that an anchor belongs to really reaches, and what replaces it.
+
+        Several forms may share the anchor: the one that reaches farthest, then the complete one, wins.
+        """
+        anchor = found[0]
+        best: tuple[int, bool, int, int, str] | None = None
+        for form, mark in self._forms:
+            start, end = found.span()
+            if form.startswith(anchor):
+                known = len(anchor)
+                while known < len(form) and end < len(text) and text[end] == form[known]:
+                    known, end = known + 1, end + 1
+            elif form.endswith(anchor):
+                left = len(form) - len(anchor)
+                while left > 0 and start > floor and text[start - 1] == form[left - 1]:
+                    left, start = left - 1, start - 1
+            else:
+                continue
+            candidate = (end - start, end - start == len(form), start, end, mark)
+            if best is None or candidate[:2] > best[:2]:
+                best = candidate
+        assert best is not None  # every anchor is the beginning or the end of a form
+        return best[2:]
 
 
 def _strings(value: JsonValue) -> Iterator[str]:

@@ -87,7 +87,7 @@ class Task:
     def kill(self, grace_s: float, reason: object = "killed") -> None:
         """Cancel, and if the task has not ended ``grace_s`` seconds later, end it by `TaskKilled`.
 
-        Returns at once. Work that has not begun never begins.
+        Returns at once. Work that has not begun never begins; its end is delivered before the return.
         """
         self._source.cancel(reason)
         if self.ended:

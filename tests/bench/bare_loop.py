@@ -11,6 +11,7 @@ import os
 from typing import Any
 
 import gevent
+import gevent.event
 import gevent.os
 import requests
 import sseclient
@@ -73,12 +74,15 @@ def _bash(command: str) -> str:
     pid = os.posix_spawn(
         "/bin/bash", ["bash", "-c", command], dict(os.environ), file_actions=actions, setsid=True
     )
+    ended = gevent.event.Event()
     watcher = hub.loop.child(pid)
+    # Started before the hub runs again: the loop reaps every child and tells only who listens then.
+    watcher.start(ended.set)
     os.close(writer)
     chunks = []
     while chunk := gevent.os.nb_read(reader, 65536):
         chunks.append(chunk)
     os.close(reader)
-    if not watcher.rstatus:
-        hub.wait(watcher)
+    ended.wait()
+    watcher.close()
     return b"".join(chunks).decode()

@@ -48,6 +48,7 @@ TURN = ("turn/start", {"turn": 1})
 STEP = ("step/start", {"turn": 1, "step": 1})
 STEP_END = ("step/end", {"turn": 1, "step": 1})
 RETRY = ("llm/retry", {"turn": 1, "step": 1, "retry": 1})
+HEADER = ("request/header", {"header": {"config": {"provider": "p", "model": "m"}}, "reason": "initial"})
 USAGE = {"inputTokens": 10, "outputTokens": 5, "cacheReadTokens": 100, "reasoningTokens": 2}
 
 
@@ -56,7 +57,7 @@ def usage_chunk(**usage: int) -> tuple[str, dict[str, Any]]:
 
 
 def run(*facts: tuple[str, dict[str, Any]], price: Price | None = None, **circumstances: Any) -> RunEnd:
-    fold, seq = OutcomeFold(price), count()
+    fold, seq = OutcomeFold(lambda model: price if model == "p/m" else None), count()
     for kind, data in facts:
         fold.apply(Event(kind, next(seq), 0, data))
     return fold.end(Circumstances(session_id="s1", **circumstances))
@@ -245,6 +246,7 @@ def test_tokens_of_failed_attempts_count_and_none_counts_twice() -> None:
     end = run(
         TURN,
         STEP,
+        HEADER,
         usage_chunk(inputTokens=7, outputTokens=1),
         RETRY,
         usage_chunk(**USAGE),
@@ -259,7 +261,9 @@ def test_tokens_of_failed_attempts_count_and_none_counts_twice() -> None:
 
 
 def test_an_unknown_price_is_no_price() -> None:
-    assert run(TURN, STEP, reply(text("ok"), usage=USAGE), ended("completed")).cost is None
+    facts = (TURN, STEP, HEADER, reply(text("ok"), usage=USAGE), STEP_END, ended("completed"))
+    assert run(*facts).cost is None
+    assert run(*facts, price=Price(1.0, 1.0)).cost is not None
 
 
 def test_the_reason_from_outside_wins() -> None:

@@ -12,8 +12,22 @@ from dsh_actors.errors import ConfigError
 
 POLICY = RetryPolicy()
 RUN_REASONS = frozenset(
-    "provider_error rate_limited overloaded network malformed_stream empty_response context_exhausted "
-    "storage_full internal auth balance busy interrupted usage".split(" ")
+    [
+        "provider_error",
+        "rate_limited",
+        "overloaded",
+        "network",
+        "malformed_stream",
+        "empty_response",
+        "context_exhausted",
+        "storage_full",
+        "internal",
+        "auth",
+        "balance",
+        "busy",
+        "interrupted",
+        "usage",
+    ]
 )
 
 
@@ -23,8 +37,17 @@ def failed(code: str, retry_after_ms: int | None = None) -> Failure:
 
 @pytest.mark.parametrize(
     "code",
-    "RATE_LIMIT OVERLOADED INSUFFICIENT_SYSTEM_RESOURCE SERVER TRANSPORT STREAM_CLOSED TIMEOUT "
-    "MALFORMED_RESPONSE EMPTY_RESPONSE".split(" "),
+    [
+        "RATE_LIMIT",
+        "OVERLOADED",
+        "INSUFFICIENT_SYSTEM_RESOURCE",
+        "SERVER",
+        "TRANSPORT",
+        "STREAM_CLOSED",
+        "TIMEOUT",
+        "MALFORMED_RESPONSE",
+        "EMPTY_RESPONSE",
+    ],
 )
 def test_a_passing_trouble_is_retried(code: str) -> None:
     assert isinstance(decide(POLICY, failed(code), 0, 0, 0.5), Retry)

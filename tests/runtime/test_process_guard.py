@@ -27,8 +27,8 @@ processes = Processes(sys.argv[1])
 def run(script):
     processes.run(["bash", "-c", script], cwd="/", env=os.environ, timeout_s=60,
                   cancel=CancelSource().token, output_limit_bytes=1000)
+    print("over", flush=True)
 gevent.joinall([gevent.spawn(run, script) for script in sys.argv[2:]])
-gevent.get_hub().join() or gevent.event.Event().wait()
 """
 
 
@@ -87,19 +87,23 @@ def test_no_process_survives_the_kill_of_its_harness(tmp_path: Path) -> None:
         f"env -i $(type -P bash) -c '{hold} $(type -P sleep) 600; true' &",
         f"nohup bash -c '{hold} sleep 600' >/dev/null 2>&1 & sleep 600",
     ]
-    harness = subprocess.Popen([sys.executable, "-c", _HARNESS, f"killed-{os.getpid()}", *scripts])
+    harness = subprocess.Popen(
+        [sys.executable, "-c", _HARNESS, f"killed-{os.getpid()}", *scripts], stdout=subprocess.PIPE
+    )
     try:
         seen = b""
         while seen.count(b"up") < len(scripts):
             assert select.select([reader], [], [], 10)[0], f"only {seen!r}"
             seen += os.read(reader, 100)
+        assert harness.stdout is not None
+        assert [harness.stdout.readline() for _ in range(2)] == [b"over\n"] * 2  # the two that left a process
         (guard,) = guards(harness.pid)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             os.kill(guard, number)  # none of them moves it
         began = time.monotonic()
     finally:
         harness.kill()
-        harness.wait(10)
+        harness.communicate(timeout=10)
     # The end of the pipe means that the last process that held it is gone.
     while select.select([reader], [], [], max(0.0, began + 5 - time.monotonic()))[0]:
         if not os.read(reader, 100):

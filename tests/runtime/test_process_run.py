@@ -206,7 +206,7 @@ def test_output_written_shortly_after_the_exit_is_kept(processes: Processes) -> 
         ("trap '' TERM INT HUP; env -i $(type -P setsid) -w $(type -P sleep) {}", "timeout"),
         (
             sys.executable
-            + ' -c \'import os; os.fork() and os.wait(); os.setpgid(0, 0); os.execlp("sleep", "sleep", "{}")\'',
+            + ' -c \'import os; os.fork() and os.wait(); os.setpgrp(); os.execlp("sleep", "sleep", "{}")\'',
             "cancelled",
         ),
     ],
@@ -236,6 +236,13 @@ def test_a_command_may_use_the_grace_period(processes: Processes) -> None:
     result = run(processes, "trap 'echo bye; exit 7' TERM; echo hi; sleep 60 & wait", timeout_s=0.2)
     assert result.output == b"hi\nbye\n"
     assert (result.ended_by, result.exit_code) == ("timeout", None)
+
+
+def test_a_stopped_command_may_use_it_too(processes: Processes) -> None:
+    result = run(
+        processes, "trap 'echo bye; exit' TERM; echo hi; kill -STOP $$; sleep 60 & wait", timeout_s=0.2
+    )
+    assert result.output == b"hi\nbye\n"
 
 
 def test_a_thrown_token_starts_nothing(processes: Processes, tmp_path: Path) -> None:

@@ -85,20 +85,20 @@ def test_there_is_at_least_one_slot(n: int) -> None:
         Slots(n)
 
 
-ACTIONS = st.tuples(st.sampled_from(["enter", "leave", "cancel", "kill", "settle"]), st.integers(0, 9))
+ACTIONS = st.tuples(
+    st.sampled_from(["enter", "enter", "leave", "cancel", "kill"]), st.integers(0, 9), st.booleans()
+)
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.integers(1, 3), st.lists(ACTIONS, max_size=30))
-def test_no_slot_is_lost_whatever_happens(limit: int, actions: list[tuple[str, int]]) -> None:
-    slots, clients = Slots(limit), [Client]
-    clients.clear()
-    for action, index in actions:
-        if action == "enter":
+@settings(max_examples=80, deadline=None)
+@given(st.integers(1, 3), st.lists(ACTIONS, min_size=4, max_size=30))
+def test_no_slot_is_lost_whatever_happens(limit: int, actions: list[tuple[str, int, bool]]) -> None:
+    slots = Slots(limit)
+    clients: list[Client] = []
+    for action, index, is_settled in actions:
+        if action == "enter" or not clients:
             clients.append(Client(slots))
-        elif action == "settle":
-            settle()
-        elif clients:
+        else:
             client = clients[index % len(clients)]
             if action == "leave":
                 client.leave.set()
@@ -106,6 +106,8 @@ def test_no_slot_is_lost_whatever_happens(limit: int, actions: list[tuple[str, i
                 client.source.cancel("user")
             else:
                 client.greenlet.kill(block=False)
+        if is_settled:
+            settle()
         assert sum(client.state == "holding" for client in clients) <= limit
     settle()
     holding = sum(client.state == "holding" for client in clients)

@@ -5,6 +5,7 @@ Importing this costs a tenth of a second, so providers do it with their first re
 
 from __future__ import annotations
 
+import http.client
 import os
 import socket
 import ssl
@@ -20,7 +21,6 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import (
     DecodeError,
     HTTPError,
-    IncompleteRead,
     NameResolutionError,
     NewConnectionError,
     ReadTimeoutError,
@@ -236,7 +236,7 @@ def _judge(chain: list[BaseException]) -> tuple[str, str]:
         return "TRANSPORT", f"the proxy cannot be used: {_root(chain)}"
     if first(NewConnectionError):
         return "TRANSPORT", f"cannot connect: {_root(chain)}"
-    if first(IncompleteRead):
+    if first(http.client.IncompleteRead):
         return "STREAM_CLOSED", "the response was cut off"
     return "TRANSPORT", f"the connection failed: {_root(chain)}"
 

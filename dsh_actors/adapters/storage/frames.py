@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import zstandard
 
-from dsh_actors.adapters.storage.layout import storage_error
+from dsh_actors.adapters.storage.layout import close_descriptor, storage_error
 
 __all__ = ["FrameDamage", "FrameFile", "compress_frame"]
 
@@ -62,7 +62,7 @@ class FrameFile:
     def close(self) -> None:
         """May be called again."""
         if self._descriptor >= 0:
-            os.close(self._descriptor)
+            close_descriptor(self._descriptor)
             self._descriptor = -1
 
     def is_frame(self, start: int) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import posix
 import re
 
 from dsh_actors.errors import SessionCorrupt, SessionNotFound, StorageError, StorageFull, UsageError
@@ -16,6 +17,7 @@ from dsh_actors.errors import SessionCorrupt, SessionNotFound, StorageError, Sto
 __all__ = [
     "LOCK_NAME",
     "LOG_NAME",
+    "close_descriptor",
     "find_all",
     "find_session",
     "fsync_directory",
@@ -28,6 +30,9 @@ __all__ = [
 
 LOCK_NAME = "lock"
 LOG_NAME = "log"
+
+close_descriptor = posix.close
+"""Closes at once. The patched ``os.close`` asks the event loop first, which never knew these files."""
 
 MAX_PROJECT_SLUG = 100
 MAX_ID_NAME = 200
@@ -122,7 +127,7 @@ def fsync_directory(path: str) -> None:
     try:
         os.fsync(descriptor)
     finally:
-        os.close(descriptor)
+        close_descriptor(descriptor)
 
 
 def storage_error(error: OSError, action: str, path: str) -> StorageError:

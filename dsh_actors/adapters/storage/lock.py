@@ -11,7 +11,7 @@ import os
 import sys
 import time
 
-from dsh_actors.adapters.storage.layout import storage_error
+from dsh_actors.adapters.storage.layout import close_descriptor, storage_error
 from dsh_actors.errors import SessionBusy, SessionNotFound, StorageError
 
 __all__ = ["SessionLock", "describe_process", "is_held"]
@@ -43,7 +43,7 @@ class SessionLock:
             try:
                 _hold(descriptor, path, owner, what)
             except BaseException:
-                os.close(descriptor)
+                close_descriptor(descriptor)
                 raise
         except FileNotFoundError as error:
             raise SessionNotFound(f"{what} went away while it was being opened") from error
@@ -57,7 +57,7 @@ class SessionLock:
     def release(self) -> None:
         """Give the lock back. May be called again."""
         if self._descriptor is not None:
-            os.close(self._descriptor)
+            close_descriptor(self._descriptor)
             self._descriptor = None
 
 
@@ -72,7 +72,7 @@ def is_held(path: str) -> bool:
     except OSError:
         return False  # locks do not work there, so nobody can hold one
     finally:
-        os.close(descriptor)
+        close_descriptor(descriptor)
 
 
 def describe_process(started_ms: int) -> str:

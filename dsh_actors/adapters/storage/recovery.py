@@ -14,7 +14,13 @@ from dataclasses import dataclass, field
 from itertools import chain, count
 
 from dsh_actors.adapters.storage.frames import FrameDamage, FrameFile, compress_frame
-from dsh_actors.adapters.storage.layout import LOG_NAME, fsync_directory, name_of_id, storage_error
+from dsh_actors.adapters.storage.layout import (
+    LOG_NAME,
+    close_descriptor,
+    fsync_directory,
+    name_of_id,
+    storage_error,
+)
 from dsh_actors.adapters.storage.segments import (
     SegmentHeader,
     SegmentTail,
@@ -234,7 +240,7 @@ def _write_atomically(path: str, pieces: Iterable[bytes]) -> None:
                 write_all(descriptor, piece)
             os.fsync(descriptor)
         finally:
-            os.close(descriptor)
+            close_descriptor(descriptor)
         os.rename(draft, path)
     except BaseException:
         if os.path.lexists(draft):
@@ -249,7 +255,7 @@ def _truncate(path: str, size: int) -> None:
         os.ftruncate(descriptor, size)
         os.fsync(descriptor)
     finally:
-        os.close(descriptor)
+        close_descriptor(descriptor)
 
 
 def _lines(pieces: Iterable[bytes], offset: int | None) -> Iterator[list[bytes]]:

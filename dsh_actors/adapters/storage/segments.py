@@ -16,6 +16,7 @@ from dsh_actors.adapters.storage.frames import compress_frame
 from dsh_actors.adapters.storage.layout import (
     LOCK_NAME,
     LOG_NAME,
+    close_descriptor,
     find_all,
     fsync_directory,
     make_private_directories,
@@ -151,7 +152,7 @@ class SegmentTail:
         except OSError as error:
             raise storage_error(error, "write", self.path) from error
         finally:
-            os.close(descriptor)
+            close_descriptor(descriptor)
 
     def _require_unchanged(self, descriptor: int) -> None:
         status = os.fstat(descriptor)
@@ -240,7 +241,7 @@ def _write_first_segment(draft: str, header: SessionHeader, data: bytes) -> tupl
         os.fsync(descriptor)
         status = os.fstat(descriptor)
     finally:
-        os.close(descriptor)
+        close_descriptor(descriptor)
     fsync_directory(log)
     fsync_directory(draft)
     return status.st_ino, status.st_size

@@ -105,7 +105,10 @@ class _Edit:
         """What to tell the model if the file is as this edit would have made it; else None."""
         if not self.new.strip() or (self.spans and not _occurs(self.new, self.old)):
             return None
-        present = _exact(self.data, self.new) or _any_line_end(self.data, self.new)
+        present = _exact(self.data, self.new)
+        if not present and b"\r\n" not in self.old + self.new:
+            # Line ends that are spelled out are what the edit is about; others do not matter.
+            present = _any_line_end(self.data, self.new)
         if not present or not all(_covered(span, present) for span in self.spans):
             return None
         at = _line(self.data, present[0][0])

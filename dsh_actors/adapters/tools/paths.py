@@ -61,7 +61,7 @@ def check_cancel(context: ToolContext) -> None:
 def absolute(path: str, context: ToolContext) -> bytes:
     """The absolute path that ``path`` names: relative to the working directory, ``~`` expanded.
 
-    Not normalised: ``a/../b`` means what the system makes of it.
+    ``.`` is left out; ``a/../b`` stays and means what the system makes of it.
     """
     if not path:
         raise ToolError("the path is empty", code="INVALID_ARGS")
@@ -72,7 +72,8 @@ def absolute(path: str, context: ToolContext) -> bytes:
         path = home + path[1:]
     elif path.startswith("~"):
         path = os.path.expanduser(path)
-    return os.path.join(encode_name(context.cwd), encode_name(path))
+    joined = os.path.join(encode_name(context.cwd), encode_name(path))
+    return re.sub(rb"(?:/\.)+(?=/|\Z)", b"", joined) or b"/"
 
 
 def real_path(path: str, context: ToolContext) -> str:
@@ -138,8 +139,10 @@ def open_file(path: bytes, context: ToolContext) -> Iterator[int]:
     except OSError as error:
         raise file_error(error, path, context) from error
     try:
-        _require_regular(os.fstat(fd), path, context)
-        if _PROCESS_SECRETS.match(_location(fd, path)):
+        status = os.fstat(fd)
+        _require_regular(status, path, context)
+        # Files that the kernel makes up occupy no blocks; the others need no second look.
+        if status.st_blocks == 0 and _PROCESS_SECRETS.match(_location(fd, path)):
             raise ToolDenied(f"{shown(path, context)} may hold secrets of a process", rule="process-secrets")
         yield fd
     except OSError as error:
@@ -149,13 +152,14 @@ def open_file(path: bytes, context: ToolContext) -> Iterator[int]:
 
 
 def _require_regular(status: os.stat_result, path: bytes, context: ToolContext) -> None:
+    if stat.S_ISREG(status.st_mode):
+        return
     name = shown(path, context)
     if stat.S_ISDIR(status.st_mode):
         raise ToolError(f"{name} is a directory; list it with glob", code="NOT_A_FILE")
-    if not stat.S_ISREG(status.st_mode):
-        kinds = ((stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket"))
-        kind = next((word for test, word in kinds if test(status.st_mode)), "a device")
-        raise ToolError(f"{name} is not a regular file but {kind}", code="NOT_A_FILE")
+    kinds = ((stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket"))
+    kind = next((word for test, word in kinds if test(status.st_mode)), "a device")
+    raise ToolError(f"{name} is not a regular file but {kind}", code="NOT_A_FILE")
 
 
 def _location(fd: int, path: bytes) -> bytes:

@@ -20,6 +20,7 @@ _BLOCK = 1 << 18
 _MAX_SKIP = 64 << 20
 _FOOTER_ROOM = 400
 _BOM = b"\xef\xbb\xbf"
+_CONTROLS = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _BYTE_PLACE = re.compile(r"(.+)#byte=(\d+)\Z", re.DOTALL)
 
 _SPEC = ToolSpec(
@@ -95,15 +96,14 @@ class _LineView:
                 check_cancel(self._context)
             if len(self._lines) == limit and self._file.peek(1):
                 return self._page(offset, f"to go on: offset={number}")
-            place = self._file.tell()
             raw = self._file.readline((self._line_chars + 1) * _MAX_CHAR_BYTES)
             if not raw:
                 return self._at_the_end(offset, number - 1)
-            text, cut_at = self._show(raw, place)
+            text, cut_at = self._show(raw)
             line = f"{number:6}\t{text}"
             if cut_at is not None:
                 line += f"… [the line goes on: {self._name}#byte={cut_at}]"
-            size = len(line.encode()) + 1
+            size = (len(line) if line.isascii() else len(line.encode())) + 1
             if self._lines and self._used + size > self._budget:
                 return self._page(offset, f"to go on: offset={number}")
             self._lines.append(line)
@@ -116,9 +116,12 @@ class _LineView:
                     return self._page(offset, f"line {number} goes on for more than {_MAX_SKIP >> 20} MB")
             number += 1
 
-    def _show(self, raw: bytes, place: int) -> tuple[str, int | None]:
-        """The text of a line, and at which byte of the file it was cut, if it was."""
+    def _show(self, raw: bytes) -> tuple[str, int | None]:
+        """The text of the line that was just read, and at which byte of the file it was cut, if it was."""
         visible = raw.removesuffix(b"\n").removesuffix(b"\r")
+        if len(visible) <= self._line_chars and visible.isascii() and not _CONTROLS.search(visible):
+            return visible.decode("ascii"), None
+        place = self._file.tell() - len(raw)
         if place == 0 and visible.startswith(_BOM):
             visible, place = visible[len(_BOM) :], len(_BOM)
         cut_at = None
@@ -128,7 +131,7 @@ class _LineView:
             cut_at = place + len(visible)
         if b"\0" in visible:
             self._notes["binary data, shown escaped"] = None
-        elif not chars.isascii() and not _is_utf8(visible):
+        elif not visible.isascii() and not _is_utf8(visible):
             self._notes["\ufffd stands for bytes that are not UTF-8"] = None
         return decode_output(visible), cut_at
 

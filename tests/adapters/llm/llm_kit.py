@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import socket
 import threading
 from collections.abc import Callable, Iterable
@@ -98,10 +100,12 @@ def config(base_url: str = "http://127.0.0.1:9/v1", **changes: object) -> Provid
 
 def cut(body: bytes, offsets: Iterable[int]) -> list[bytes]:
     marks = [0, *sorted(offsets), len(body)]
-    return [body[a:b] for a, b in zip(marks, marks[1:], strict=False) if a < b]
+    return [body[a:b] for a, b in itertools.pairwise(marks) if a < b]
 
 
-def call(provider: OpenAiCompatibleProvider, body: bytes = b"{}", control: Control | None = None) -> list[Chunk]:
+def call(
+    provider: OpenAiCompatibleProvider, body: bytes = b"{}", control: Control | None = None
+) -> list[Chunk]:
     """All chunks of one attempt."""
     control = control or Control()
     try:
@@ -193,9 +197,8 @@ def read_request(connection: socket.socket) -> bytes:
     return head + b"\r\n\r\n" + body
 
 
-def head(status: str = "200 OK", framing: str = "Transfer-Encoding: chunked", kind: str = "text/event-stream") -> bytes:
-    lines = [f"HTTP/1.1 {status}", f"Content-Type: {kind}", framing]
-    return "\r\n".join(line for line in lines if line).encode() + b"\r\n\r\n"
+def head(framing: str = "Transfer-Encoding: chunked") -> bytes:
+    return f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n{framing}\r\n\r\n".encode()
 
 
 def chunk(data: bytes) -> bytes:
@@ -203,8 +206,6 @@ def chunk(data: bytes) -> bytes:
 
 
 def delta(**members: object) -> bytes:
-    import json
-
     return b"data: " + json.dumps({"choices": [{"index": 0, "delta": members}]}).encode() + b"\n\n"
 
 

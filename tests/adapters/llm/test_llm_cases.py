@@ -5,6 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+
+from dsh_actors.adapters.llm.openai_compatible import OpenAiCompatibleProvider
+from dsh_actors.core.chunks import Finish, ReasoningDelta, TextDelta, Usage
+from dsh_actors.core.messages import ReasoningBlock, TextBlock, ToolCallBlock
+from dsh_actors.core.retry import facts_of
 from tests.adapters.llm.llm_kit import (
     DONE,
     HI,
@@ -19,11 +24,6 @@ from tests.adapters.llm.llm_kit import (
     failure_of,
     finish,
 )
-
-from dsh_actors.adapters.llm.openai_compatible import OpenAiCompatibleProvider
-from dsh_actors.core.chunks import Finish, ReasoningDelta, TextDelta, Usage
-from dsh_actors.core.messages import ReasoningBlock, TextBlock, ToolCallBlock
-from dsh_actors.core.retry import facts_of
 
 
 def event(value: object) -> bytes:
@@ -99,12 +99,21 @@ def test_half_a_surrogate_pair_at_the_end_is_replaced() -> None:
 
 
 def test_half_a_surrogate_pair_in_arguments_is_replaced() -> None:
-    body = calls(tool(0, "c", "f", '{"a":"\ud83d')) + calls(tool(0, arguments='"}')) + finish("tool_calls") + DONE
+    body = (
+        calls(tool(0, "c", "f", '{"a":"\ud83d'))
+        + calls(tool(0, arguments='"}'))
+        + finish("tool_calls")
+        + DONE
+    )
     assert blocks(body) == (ToolCallBlock("c", "f", '{"a":"\ufffd"}'),)
 
 
 def test_an_event_that_is_not_json_is_a_malformed_response() -> None:
-    for body in (b"data: \xff\n\n", delta(content="a") + b'data: {"choices":[{"ind\n\n' + finish("stop"), b"data: 7\n\n"):
+    for body in (
+        b"data: \xff\n\n",
+        delta(content="a") + b'data: {"choices":[{"ind\n\n' + finish("stop"),
+        b"data: 7\n\n",
+    ):
         failure = failure_of(answer(body))
         assert failure.code == "MALFORMED_RESPONSE"
         assert facts_of(failure.code).retryable
@@ -144,7 +153,10 @@ def test_reasoning_details_are_shown_and_kept_unchanged() -> None:
     ("usages", "expected"),
     [
         ([{"prompt_tokens": 10, "completion_tokens": 2, "prompt_cache_hit_tokens": 8}], Usage(2, 2, 8)),
-        ([{"prompt_tokens": 9, "completion_tokens": 1}, {"prompt_tokens": 7, "completion_tokens": 3}], Usage(7, 3)),
+        (
+            [{"prompt_tokens": 9, "completion_tokens": 1}, {"prompt_tokens": 7, "completion_tokens": 3}],
+            Usage(7, 3),
+        ),
         (
             [{"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 9}}],
             Usage(0, 1, 9),
@@ -152,7 +164,13 @@ def test_reasoning_details_are_shown_and_kept_unchanged() -> None:
         ([{"prompt_tokens": "5", "completion_tokens": True}], None),
         ([{"prompt_tokens": 4, "completion_tokens": 1}, None, {}], Usage(4, 1)),
         (
-            [{"prompt_tokens": 4, "completion_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 5}}],
+            [
+                {
+                    "prompt_tokens": 4,
+                    "completion_tokens": 9,
+                    "completion_tokens_details": {"reasoning_tokens": 5},
+                }
+            ],
             Usage(4, 9, reasoning=5),
         ),
     ],
@@ -169,7 +187,9 @@ def test_usage_is_found_inside_a_choice_and_in_the_vendors_member() -> None:
         {"choices": [], "x_groq": {"usage": usage}},
         {"usage": usage},
     ):
-        assert assemble(answer(delta(content="a") + finish("stop") + event(carrier) + DONE)).usage == Usage(4, 1)
+        assert assemble(answer(delta(content="a") + finish("stop") + event(carrier) + DONE)).usage == Usage(
+            4, 1
+        )
 
 
 # --- tool calls -------------------------------------------------------------------------------
@@ -249,7 +269,10 @@ def test_a_call_cut_by_length_is_dropped() -> None:
 
 
 def test_a_call_without_a_name_is_malformed_unless_it_is_nothing_at_all() -> None:
-    assert failure_of(answer(calls(tool(0, "c", None, '{"a":1}')) + finish("tool_calls"))).code == "MALFORMED_RESPONSE"
+    assert (
+        failure_of(answer(calls(tool(0, "c", None, '{"a":1}')) + finish("tool_calls"))).code
+        == "MALFORMED_RESPONSE"
+    )
     assert blocks(delta(content="t") + calls(tool(0, "c")) + finish("tool_calls")) == (TextBlock("t"),)
 
 
@@ -328,7 +351,10 @@ def test_other_shapes_of_an_error_inside_a_stream_are_seen() -> None:
     named = b"event: error\ndata: {}\n\n"
     assert failure_of(answer(delta(content="a") + named)).code == "SERVER"
     assert failure_of(answer(event([{"error": {"message": "x", "code": 503}}]))).code == "OVERLOADED"
-    assert failure_of(answer(event({"code": "Throttling", "message": "wait", "request_id": "r"}))).code == "RATE_LIMIT"
+    assert (
+        failure_of(answer(event({"code": "Throttling", "message": "wait", "request_id": "r"}))).code
+        == "RATE_LIMIT"
+    )
 
 
 def test_a_null_error_is_none() -> None:
@@ -373,7 +399,9 @@ def test_a_body_that_is_no_event_stream_is_judged_by_its_content() -> None:
     failure = failure_of(answer([b'{"error":{"message":"x","code":503}}\n'], headers=json_type))
     assert (failure.code, failure.status) == ("OVERLOADED", 503)
     assert failure_of(answer([b"<html><p>Log in</p></html>\n"])).code == "MALFORMED_RESPONSE"
-    assert failure_of(answer([b'error: {"code":400,"message":"bad","type":"x"}\n\n'])).code == "INVALID_REQUEST"
+    assert (
+        failure_of(answer([b'error: {"code":400,"message":"bad","type":"x"}\n\n'])).code == "INVALID_REQUEST"
+    )
 
 
 def test_every_stream_ends_in_one_finish_after_at_most_one_usage() -> None:

@@ -6,10 +6,10 @@ import json
 from email.utils import formatdate
 
 import pytest
-from tests.adapters.llm.llm_kit import KEY, answer, failure_of
 
 from dsh_actors.adapters.llm.errors import retry_after_ms
 from dsh_actors.adapters.llm.wording import is_context_overflow, is_quota
+from tests.adapters.llm.llm_kit import KEY, answer, failure_of
 
 OVERFLOW = (
     "This model's maximum context length is 10 tokens. However, you requested 12 tokens "
@@ -167,7 +167,9 @@ NOW_MS = 1_800_000_000_000
         ({}, None),
     ],
 )
-def test_a_waiting_time_is_seconds_milliseconds_or_a_date_to_come(headers: dict, expected: int | None) -> None:
+def test_a_waiting_time_is_seconds_milliseconds_or_a_date_to_come(
+    headers: dict, expected: int | None
+) -> None:
     assert retry_after_ms(headers, NOW_MS) == expected
 
 
@@ -178,7 +180,9 @@ def test_waiting_time_and_request_id_reach_the_failure() -> None:
 
 
 def test_a_message_is_one_short_line_without_markup_and_without_keys() -> None:
-    page = f"<html><style>b {{}}</style><h1>Bad\n\nkey</h1> {KEY} sk-other-123456 Bearer abc {'x' * 9000}</html>"
+    page = (
+        f"<html><style>b {{}}</style><h1>Bad\n\nkey</h1> {KEY} sk-other-123456 Bearer abc {'x' * 9000}</html>"
+    )
     failure = failure_of(answer([page.encode()], 500))
     assert failure.message.startswith("HTTP 500: Bad key [key] [key] [key] xxx")
     assert len(failure.message) <= 320

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
+import gevent
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.adapters.llm.llm_kit import cut
 
 from dsh_actors.adapters.llm.sse import EventSource, EventTooLarge
+from tests.adapters.llm.llm_kit import cut
 
 
 def source(pieces: list[bytes], limit: int = 1 << 20) -> EventSource:
@@ -121,22 +123,24 @@ def events_of_size(pieces: list[bytes], limit: int) -> list[str]:
 
 
 def test_a_stream_without_pauses_lets_others_work() -> None:
-    import gevent
-
     body = b"data: " + b"x" * 100 + b"\n\n"
     left = [body * 50] * 800
     ticks: list[float] = []
+    over = threading.Event()
 
     def tick() -> None:
-        while True:
+        while not over.is_set():
             ticks.append(time.monotonic())
-            gevent.sleep(0.001)
+            over.wait(0.001)
 
     ticker = gevent.spawn(tick)
     gevent.sleep(0)
-    count = sum(len(batch) for batch in EventSource(lambda _: left.pop() if left else b"", lambda: False).batches())
+    count = sum(
+        len(batch) for batch in EventSource(lambda _: left.pop() if left else b"", lambda: False).batches()
+    )
     end = time.monotonic()
-    ticker.kill()
+    over.set()
+    ticker.join(1)
     assert count == 40_000
     gaps = [later - earlier for earlier, later in zip(ticks, [*ticks[1:], end], strict=True)]
     assert max(gaps) < 0.05

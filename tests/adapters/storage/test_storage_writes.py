@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gevent
 import pytest
 
 from dsh_actors.core.events import Event
@@ -305,3 +306,21 @@ def test_an_idle_writer_holds_one_descriptor(tmp_path: Path) -> None:
     for writer in writers:
         writer.close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_sessions_are_written_at_the_same_time_from_native_threads(tmp_path: Path) -> None:
+    storage = disk(tmp_path)
+
+    def write_one(name: str) -> None:
+        writer = storage.create(header(name))
+        for number in range(20):
+            writer.append(turn(number * 9, number + 1))
+        writer.close()
+
+    names = [f"s{number}" for number in range(8)]
+    pool = gevent.get_hub().threadpool
+    for done in [pool.spawn(write_one, name) for name in names]:
+        done.get(timeout=30)
+    for name in names:
+        assert [event.seq for event in storage.read(SessionId(name))] == list(range(180))
+    assert {one.status for one in storage.list()} == {"ok"}

@@ -1,0 +1,72 @@
+"""A session as Markdown for people: what was asked, what was done, what was answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from dsh_actors.core.events import Event, SessionHeader
+from dsh_actors.core.text import JsonObject, shorten
+
+__all__ = ["markdown"]
+
+_RESULT_LIMIT = 4_000
+
+
+def markdown(header: SessionHeader, events: Iterable[Event]) -> Iterator[str]:
+    """Pieces of the text, each ending in a newline."""
+    yield f"# Session {header.id}\n\n"
+    if header.cwd is not None:
+        yield f"Directory: `{header.cwd}`\n\n"
+    for event in events:
+        yield from _piece(event)
+
+
+def _piece(event: Event) -> Iterator[str]:
+    data = event.data
+    match event.type:
+        case "turn/start":
+            yield f"## Turn {data['turn']}\n\n"
+        case "user/message":
+            source = data["source"]
+            who = "User" if source["kind"] == "user" else source.get("plugin", source["kind"])
+            yield f"**{who}:**\n\n{_text(data['content'])}\n\n"
+        case "assistant/message":
+            yield from _reply(data["message"]["content"])
+        case "tool/result":
+            yield from _result(data)
+        case "turn/end" if data["reason"]["kind"] != "completed":
+            yield f"*Turn ended: {_reason(data['reason'])}*\n\n"
+
+
+def _reply(blocks: list[JsonObject]) -> Iterator[str]:
+    for block in blocks:
+        match block["type"]:
+            case "text" if block["text"].strip():
+                yield f"**Assistant:**\n\n{block['text']}\n\n"
+            case "reasoning" if block["text"].strip():
+                quoted = "\n".join(f"> {line}" for line in block["text"].splitlines())
+                yield f"{quoted}\n\n"
+            case "tool-call":
+                yield f"**Call** `{block['name']}`:\n\n{_fenced(block['arguments'], 'json')}\n\n"
+
+
+def _result(data: JsonObject) -> Iterator[str]:
+    block = data["message"]["content"][0]
+    head = "**Error:**" if block.get("isError") else "**Result:**"
+    yield f"{head}\n\n{_fenced(shorten(_text(block['content']), _RESULT_LIMIT))}\n\n"
+
+
+def _text(blocks: list[JsonObject]) -> str:
+    return "".join(block["text"] if block["type"] == "text" else f"[{block['type']}]" for block in blocks)
+
+
+def _reason(reason: JsonObject) -> str:
+    detail = (reason.get("error") or {}).get("message") or (reason.get("reason") or {}).get("reason")
+    return f"{reason['kind']}: {detail}" if detail else str(reason["kind"])
+
+
+def _fenced(text: str, language: str = "") -> str:
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}{language}\n{text.removesuffix(chr(10))}\n{fence}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import platform
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -27,6 +28,8 @@ from dsh_actors.errors import UsageError
 from dsh_actors.ports import CancelToken, Clock, LlmProvider, ProcessRunner, Tool, ToolContext
 
 __all__ = ["AgentAssembly"]
+
+_BYTE_SUFFIX = re.compile(r"#byte=\d+\Z")
 
 
 class AgentAssembly:
@@ -82,7 +85,8 @@ class AgentAssembly:
             raise UsageError(f"the directory of the session, {cwd}, is gone")
         call = self._call_config(options, state)
         self._register(options, state, scope, cwd)
-        gate = ToolGate(header.id, options.policy, cwd, scope, ask_approval)
+        locate = _locator(cwd, os.environ.get("HOME", ""))
+        gate = ToolGate(header.id, options.policy, cwd, scope, locate, ask_approval)
         env = Environment(
             config=call,
             is_parallel=lambda each: _is_parallel(scope, each),
@@ -206,6 +210,18 @@ def _is_parallel(scope: Scope, call: io.Call) -> bool:
 def _changes(scope: Scope, call: io.Call) -> bool:
     tool: Any = scope.visible_tools().get(call.name)
     return tool is not None and call.problem is None and tool.spec.changes
+
+
+def _locator(cwd: str, home: str) -> Callable[[str], str]:
+    """Where a path argument leads: ``~``, links and the byte suffix of `read` resolved."""
+
+    def locate(path: str) -> str:
+        path = _BYTE_SUFFIX.sub("", path)
+        if path == "~" or path.startswith("~/"):
+            path = home + path[1:]
+        return os.path.realpath(os.path.join(cwd, path))
+
+    return locate
 
 
 def _literal(text: str) -> str:

@@ -13,24 +13,37 @@ __all__ = ["Address"]
 class Address:
     """Where to send messages for a role, whichever incarnation fills it now."""
 
-    __slots__ = ("_ref", "name")
+    __slots__ = ("_kept", "_ref", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._ref: Ref[Any] | None = None
+        self._kept: list[Any] = []
 
-    def move_to(self, ref: Ref[Any] | None) -> None:
-        """The supervisor's: a new incarnation is up, or (None) there is none."""
+    def move_to(self, ref: Ref[Any] | None, unread: tuple[Any, ...] = ()) -> None:
+        """The supervisor's: a new incarnation is up, or (None) there will be none.
+
+        ``unread`` is what the last incarnation left in its mailbox; it comes before what was told since.
+        """
+        kept, self._kept = self._kept, []
         self._ref = ref
+        if ref is not None:
+            for message in (*unread, *kept):
+                ref.tell(message)
 
     @property
     def ref(self) -> Ref[Any] | None:
         return self._ref
 
     def tell(self, message: Any) -> None:
-        """Dropped while nobody is there."""
-        if self._ref is not None:
-            self._ref.tell(message)
+        """Kept for the next incarnation if this one has died; dropped where there is none at all."""
+        ref = self._ref
+        if ref is None:
+            return
+        if ref.is_alive:
+            ref.tell(message)
+        else:
+            self._kept.append(message)
 
     def ask(self, message: Any, *, timeout: float) -> Any:
         """Raises `ActorGone` while nobody is there, and whatever `Ref.ask` raises."""

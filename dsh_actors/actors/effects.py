@@ -95,6 +95,7 @@ class EffectRunner:
         self._tasks: dict[Ticket, Task] = {}
         self._timers: dict[Ticket, Timer] = {}
         self._running_tools: dict[Ticket, str] = {}
+        self._stream: Ticket | None = None
         self._call: PreparedCall | None = None
         self._encoder: tuple[str, str, RequestEncoder] | None = None
         self._prompt: tuple[int, str, tuple[ToolSchema, ...]] | None = None
@@ -107,6 +108,8 @@ class EffectRunner:
             timer.cancel()
         for ticket in self._running_tools:
             self._wiring.pool.tell(p.CancelToolCall(self._id, ticket, {"kind": "disposed"}))
+        if self._stream is not None:
+            self._wiring.gateway.tell(p.AbortModelStream(self._id, self._stream))
 
     def tool_ended(self, ticket: Ticket) -> None:
         self._running_tools.pop(ticket, None)
@@ -226,7 +229,8 @@ class EffectRunner:
         if timer is not None:
             timer.cancel()
         self._feed(self._parts.gate.drop(ticket))
-        self._wiring.gateway.tell(p.AbortModelStream(self._id, ticket))
+        if ticket == self._stream:
+            self._wiring.gateway.tell(p.AbortModelStream(self._id, ticket))
 
     # --- effects, in the order of a turn -----------------------------------------------------
 
@@ -273,6 +277,7 @@ class EffectRunner:
         key = (call.config.provider, call.config.model)
         if self._encoder is None or self._encoder[:2] != key:
             self._encoder = (*key, call.encoder())
+        self._stream = effect.ticket
         self._wiring.gateway.tell(
             p.OpenModelStream(
                 self._id,

@@ -308,7 +308,7 @@ class SupervisorActor(BaseActor):
             if message.generation == self._generations.get(message.name):
                 if not self._may_restart(self._worker_restarts.setdefault(message.name, deque())):
                     raise message.error
-                self._start_worker(message.name)
+                self._start_worker(message.name, message.unread)
             return
         entry = self._agents.get(SessionId(message.name))
         if entry is None or entry.generation != message.generation or entry.disposing is not None:
@@ -344,11 +344,11 @@ class SupervisorActor(BaseActor):
         restarts.append(now)
         return len(restarts) <= MAX_RESTARTS
 
-    def _start_worker(self, name: str) -> None:
+    def _start_worker(self, name: str, unread: tuple[Any, ...] = ()) -> None:
         address, build = self._workers[name]
         generation = self._generations.get(name, -1) + 1
         self._generations[name] = generation
-        address.move_to(start_actor(build(generation, self.ref)))
+        address.move_to(start_actor(build(generation, self.ref)), unread)
 
 
 def _contained(handler: Callable[[Any], Any], payload: Any) -> None:

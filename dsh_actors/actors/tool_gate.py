@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os.path
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +25,8 @@ class ToolGate:
     policy: ApprovalPolicy
     cwd: str
     scope: Scope
+    locate: Callable[[str], str]
+    """Where a path argument leads, as the file tools understand it."""
     ask: Callable[[p.RequestApproval | p.DropApproval], None]
     _open: dict[Ticket, tuple[int, str, str, Decision]] = field(default_factory=dict)
 
@@ -40,9 +41,7 @@ class ToolGate:
             return Decision("allow", "unknown")
         spec = tool.spec
         path = call.arguments.get(spec.path_argument) if spec.path_argument else None
-        real = None
-        if isinstance(path, str) and not self.is_quick:
-            real = os.path.realpath(os.path.join(self.cwd, os.path.expanduser(path)))
+        real = self.locate(path) if isinstance(path, str) and not self.is_quick else None
         decision = decide(
             self.policy,
             call.name,

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from dsh_actors.cli.options import RunArguments
+from dsh_actors.cli.streams import STREAMS
 from dsh_actors.core.exit_codes import exit_code_of
 from dsh_actors.core.outcome import RunEnd
 from dsh_actors.core.text import clean_text
@@ -139,7 +140,7 @@ class RunOutput:
             if answer is not None:
                 self._stdout.write(answer.encode("utf-8", "replace") + b"\n")
         self._deliver(self._stdout)
-        if self._stdout.broken:
+        if self._stdout.broken or (not STREAMS.has_stdout and not self._files()):
             end = self._write_files(self._undelivered(end))
         error = end.error_line()
         if error is not None:
@@ -169,6 +170,8 @@ class RunOutput:
         error = self._stdout.error
         if isinstance(error, OSError) and error.errno not in (errno.EPIPE, errno.ECONNRESET):
             return self._changed(end, _reason_of(error), f"cannot write standard output: {error.strerror}")
+        if not end.completed:
+            return end  # why it failed says more than that nobody could read it
         return self._changed(end, "pipe", "the reader of standard output went away")
 
     def _changed(self, end: RunEnd, reason: str, message: str) -> RunEnd:

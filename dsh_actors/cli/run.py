@@ -19,7 +19,6 @@ from dsh_actors.cli.options import (
 from dsh_actors.cli.prompt_input import Prompt, read_prompt
 from dsh_actors.cli.render import RunOutput
 from dsh_actors.cli.stopping import SignalWatch
-from dsh_actors.cli.streams import STREAMS
 from dsh_actors.config import Config, load_config
 from dsh_actors.core.exit_codes import reason_of_error
 from dsh_actors.core.ids import SessionId
@@ -80,9 +79,6 @@ def not_started(error: BaseException, arguments: RunArguments) -> RunEnd:
 
 def check(arguments: RunArguments) -> None:
     """Refuse what cannot mean anything. Raises `UsageError`."""
-    writes_answer = arguments.output_last_message or arguments.result_file
-    if not STREAMS.has_stdout and not writes_answer:
-        raise UsageError("standard output is closed", hint="use -o FILE or --result-file FILE")
     if arguments.continue_ and (arguments.resume or arguments.session_id):
         raise UsageError("--continue chooses the session itself; leave out --resume and --session-id")
     if arguments.resume and arguments.session_id not in (None, arguments.resume):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import get_annotations
 from types import TracebackType
 from typing import Any, final
@@ -17,6 +17,7 @@ from weakref import WeakSet
 import pykka
 from gevent import Greenlet, getcurrent
 from gevent.queue import SimpleQueue
+from pykka.messages import _ActorStop
 
 from dsh_actors.errors import ActorGone, HarnessError
 from dsh_actors.runtime.exits import forward_exit
@@ -48,11 +49,16 @@ class HandlerFailed(HarnessError):
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """Told to the parent once, when an actor has ended by an error. Not told after an ordinary stop."""
+    """Told to the parent once, when an actor has ended by an error. Not told after an ordinary stop.
+
+    ``unread``: what was told to the actor and not received, oldest first. The message that ended it
+    is not among them.
+    """
 
     name: str
     generation: int
     error: BaseException
+    unread: tuple[Any, ...] = field(default=(), compare=False)
 
 
 class GeventActor(pykka.Actor):
@@ -113,6 +119,7 @@ class BaseActor(GeventActor):
         self.failure: BaseException | None = None
         """The error that ended the actor; `None` while it lives and after an ordinary stop."""
         self._is_started = False
+        self._unread: tuple[Any, ...] = ()
         self._promises: WeakSet[GeventFuture] | None = None
         self._ref: Ref[Any] = Ref(self.actor_ref, name)
 
@@ -164,7 +171,11 @@ class BaseActor(GeventActor):
 
     def on_start(self) -> None:
         # Pykka logs a failed start and calls no hook, so the failure is kept here.
-        self._call(self.started)
+        try:
+            self._call(self.started)
+        except BaseException:
+            self._keep_unread()
+            raise
         self._is_started = True
 
     def on_stop(self) -> None:
@@ -180,6 +191,7 @@ class BaseActor(GeventActor):
     ) -> None:
         if self.failure is None and exception_value is not None:
             self.failure = _ordinary(exception_value)
+        self._keep_unread()
         try:
             self.on_stop()
         except Exception:
@@ -215,7 +227,21 @@ class BaseActor(GeventActor):
                 if not promise.is_set:
                     promise.fail(ActorGone(f"{self.name} stopped before it answered."))
             if self.failure is not None and self.parent is not None:
-                self.parent.tell(Died(self.name, self.generation, self.failure))
+                self.parent.tell(Died(self.name, self.generation, self.failure, self._unread))
+
+    def _keep_unread(self) -> None:
+        """Set aside what was told and not received; asks stay, to be answered with `ActorGone`."""
+        told: list[Any] = []
+        asked: list[Any] = []
+        while not self.actor_inbox.empty():
+            envelope = self.actor_inbox.get()
+            if envelope.reply_to is not None:
+                asked.append(envelope)
+            elif not isinstance(envelope.message, _ActorStop):
+                told.append(envelope.message)
+        for envelope in asked:
+            self.actor_inbox.put(envelope)
+        self._unread += tuple(told)
 
 
 def _ordinary(error: BaseException) -> BaseException:

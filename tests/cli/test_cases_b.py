@@ -107,13 +107,14 @@ def test_b3_new_and_resumed_runs_read_standard_input_alike(dsh: Dsh, dash: tuple
     dsh.server.script(T("one"), T("two"))
     assert dsh.run("--session-id", "s", *dash, text="first").out == "one\n"
     assert dsh.run("--resume", "s", *dash, text="next\n").out == "two\n"
-    said = [m["content"] for m in dsh.requests_with_stable_prefix()[1].messages if m["role"] != "system"]
-    assert [text.strip() for text in said] == ["first", "one", "next"]
+    messages = dsh.requests_with_stable_prefix()[1].messages
+    said = [message["content"].strip() for message in messages]
+    assert [text for text in said if text in ("first", "one", "next")] == ["first", "one", "next"]
 
 
 # --- B5 ---------------------------------------------------------------------------------------
 
-LARGE = "".join(f"line {n} 漢字 \N{GRINNING FACE}\n" for n in range(200_000))
+LARGE = "".join(f"line {n} 漢字 \N{GRINNING FACE}\n" for n in range(220_000))
 
 
 def test_b5_a_prompt_of_megabytes_comes_through_whole(dsh: Dsh, tmp_path: Path) -> None:
@@ -124,7 +125,7 @@ def test_b5_a_prompt_of_megabytes_comes_through_whole(dsh: Dsh, tmp_path: Path) 
     assert dsh.run("--prompt-file", str(file)).code == 0
     assert dsh.run("-", text=LARGE).code == 0
     for request in dsh.requests():
-        assert request.messages[-1]["content"].strip() == LARGE.strip()
+        assert LARGE.strip() in (message["content"].strip() for message in request.messages)
 
 
 def test_b5_a_system_prompt_of_megabytes_comes_through_whole(dsh: Dsh, tmp_path: Path) -> None:
@@ -152,8 +153,9 @@ def test_b5_an_attached_text_file_is_quoted_in_the_prompt(dsh: Dsh) -> None:
     (dsh.cwd / "notes.txt").write_text("remember 漢")
     dsh.server.script(T("ok"))
     assert dsh.run("--file", "notes.txt", "read it").code == 0
-    last = dsh.requests()[0].messages[-1]["content"]
-    assert "remember 漢" in last and "notes.txt" in last and "read it" in last
+    messages = dsh.requests()[0].messages
+    (said,) = [message["content"] for message in messages if "read it" in message["content"]]
+    assert "remember 漢" in said and "notes.txt" in said
 
 
 # --- B8, B9, B11 ------------------------------------------------------------------------------

@@ -56,10 +56,10 @@ EXTRAS = st.sampled_from(
 def batches(draw: st.DrawFn) -> list[Event]:
     seq = draw(st.integers(0, 5))
     events = []
-    for kind, data in draw(st.lists(PAYLOADS, max_size=12)):
+    for (kind, data), extras in draw(st.lists(st.tuples(PAYLOADS, EXTRAS), max_size=12)):
         for _ in range(draw(st.integers(1, 4))):
             time = draw(st.integers(-5, 2**53))
-            events.append(Event(kind, seq, time, data, **draw(EXTRAS)))
+            events.append(Event(kind, seq, time, data, **extras))
             # Mostly contiguous: a gap must end a run too.
             seq += draw(st.sampled_from([1, 1, 1, 2]))
     return events
@@ -136,6 +136,17 @@ def test_a_gap_in_the_numbers_ends_a_run() -> None:
 def test_an_event_whose_type_is_that_of_a_row_is_stored_as_the_event_it_is() -> None:
     event = Event("text-chunks", 3, 4, {"turn": 1}, ignorable=True)
     assert decode(encode_batch([event])) == [event]
+
+
+@pytest.mark.parametrize("odd", [True, 1.0, "1", None])
+@pytest.mark.parametrize("member", ["turn", "step", "index"])
+def test_a_run_with_numbers_of_another_type_comes_back_as_it_was(member: str, odd: object) -> None:
+    shared = {"turn": 1, "step": 1, "index": 1, member: odd}
+    chunk = {"type": "text-delta", "index": shared["index"], "text": "a"}
+    data = {"turn": shared["turn"], "step": shared["step"], "chunk": chunk}
+    events = [Event("assistant/chunk", seq, 0, data) for seq in range(3)]
+    assert exact(decode(encode_batch(events))) == exact(events)
+    assert encode_batch(events).count(b"\n") == 3
 
 
 def test_an_empty_batch_has_no_bytes() -> None:

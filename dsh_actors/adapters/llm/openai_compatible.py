@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import logging
 import time
@@ -87,6 +86,8 @@ class OpenAiCompatibleProvider:
             return None
         facts = self._models.get(model)
         if facts is None and self._config.builtin_url:
+            import difflib  # only for the text of this error
+
             near = difflib.get_close_matches(model, self._models, 1, 0.4) or list(self._models)[:1]
             raise UsageError(
                 f"{self.name} has no model {model!r}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable
 
 from dsh_actors.adapters.llm.settings import ProviderConfig
@@ -61,6 +60,8 @@ class ModelRoutes:
         provider = self._providers.get(name)
         if provider is not None:
             return provider
+        import difflib  # only for the text of this error
+
         near = difflib.get_close_matches(name, self._providers, 1, 0.5)
         known = ", ".join(sorted(self._providers)) or "none"
         raise UsageError(

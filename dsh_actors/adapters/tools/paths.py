@@ -25,6 +25,7 @@ __all__ = [
     "decode_name",
     "encode_name",
     "file_error",
+    "open_below",
     "open_file",
     "open_target",
     "real_path",
@@ -268,7 +269,7 @@ def open_target(path: str, context: ToolContext, *, create_parents: bool) -> Ite
         )
     *parents, name = real[len(root) :].strip(b"/").split(b"/")
     try:
-        directory = _descend(root, parents, create_parents)
+        directory = open_below(root, parents, create_parents)
         try:
             target = Target(directory, name, real, label, _status_at(directory, name))
             _require_writable(target, context)
@@ -290,7 +291,7 @@ def _root_of(real: bytes, context: ToolContext) -> bytes | None:
     return None
 
 
-def _descend(root: bytes, parents: list[bytes], create: bool) -> int:
+def open_below(root: bytes, parents: list[bytes], create: bool) -> int:
     """A descriptor of the directory below ``root``, no link followed, missing ones made."""
     current = os.open(root, _DIR_FLAGS)
     for name in parents:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dsh_actors.adapters.tools.edit import EditTool
-from dsh_actors.adapters.tools.paths import absolute, open_target, real_path, shown
+from dsh_actors.adapters.tools.paths import absolute, open_below, open_target, real_path, shown
 from dsh_actors.adapters.tools.read import ReadTool
 from dsh_actors.adapters.tools.write import WriteTool
 from dsh_actors.errors import ToolDenied, ToolError
@@ -114,6 +114,17 @@ def test_a_directory_swapped_for_a_link_after_the_check_is_not_followed(
         target.replace(b"new")
     assert names(outside) == []
     assert (work.root / "moved" / "a").read_text() == "new"
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_the_way_down_from_a_root_follows_no_link(work: Workspace, tmp_path: Path, create: bool) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (work.root / "a").mkdir()
+    (work.root / "a" / "link").symlink_to(outside)
+    with pytest.raises(OSError):
+        open_below(os.fsencode(work.root), [b"a", b"link", b"new"], create)
+    assert names(outside) == []
 
 
 def test_links_inside_the_workspace_are_written_through(work: Workspace) -> None:

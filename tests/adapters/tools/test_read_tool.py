@@ -91,6 +91,11 @@ def test_a_window_of_bytes_is_cut_at_a_character_and_goes_on(work: Workspace) ->
         read(work, path="a#byte=99999999")
 
 
+def test_a_place_inside_a_character_goes_on_with_the_next_one(work: Workspace) -> None:
+    work.file("a", "漢字")
+    assert read(work, path="a#byte=1") == "字\n[bytes 3-5; end of file]"
+
+
 def test_a_file_whose_name_looks_like_a_place_is_read_as_itself(work: Workspace) -> None:
     work.file("a#byte=3", "itself\n")
     assert "1\titself" in read(work, path="a#byte=3")

@@ -113,19 +113,16 @@ class Closers:
 
     def _on_turn_start(self, event: Event) -> None:
         self._turn, self._step = event.data["turn"], None
-        self._pending.clear()
 
     def _on_turn_end(self, _event: Event) -> None:
         self._turn = self._step = None
-        self._pending.clear()
 
     def _on_step_start(self, event: Event) -> None:
         self._step = event.data["step"]
         self._pending.clear()
 
     def _on_step_end(self, _event: Event) -> None:
-        self._step = None
-        self._pending.clear()
+        self._step = None  # what is still pending is nobody's debt any more
 
     def _on_assistant_message(self, event: Event) -> None:
         if self._step is None:

@@ -95,4 +95,6 @@ def test_a_store_that_crashes_with_unwritten_events_writes_them_afterwards(stage
     crash(stage.harness._store)
     agent.inject("kept too")
     agent.dispose()
-    assert [e.type for e in stage.stored(agent.id)] == ["agent/inbox/spliced"] * 2
+    stored = stage.stored(agent.id)
+    assert stored == stage.events
+    assert [e.data["inserted"][0]["content"][0]["text"] for e in stored[:2]] == ["kept", "kept too"]

@@ -74,7 +74,7 @@ def exact(events: list[Event]) -> list[str]:
     return [json.dumps(event.to_json(), sort_keys=True) for event in events]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(batches())
 def test_what_is_decoded_is_what_was_encoded(events: list[Event]) -> None:
     data = encode_batch(events)
@@ -147,6 +147,32 @@ def test_a_run_with_numbers_of_another_type_comes_back_as_it_was(member: str, od
     events = [Event("assistant/chunk", seq, 0, data) for seq in range(3)]
     assert exact(decode(encode_batch(events))) == exact(events)
     assert encode_batch(events).count(b"\n") == 3
+
+
+@pytest.mark.parametrize("extra", [{"ignorable": True}, {"surface_op": "append"}, {"source_event_seqs": ()}])
+def test_a_chunk_with_more_in_its_envelope_is_not_packed(extra: dict[str, Any]) -> None:
+    data = {"turn": 1, "step": 1, "chunk": delta("text-delta", 0, "a")}
+    events = [Event("assistant/chunk", seq, 0, data, **extra) for seq in range(3)]
+    assert exact(decode(encode_batch(events))) == exact(events)
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        {**delta("text-delta", 0, "a"), "more": 1},
+        {**delta("tool-call-delta", 0, "{"), "more": 1},
+        {**delta("tool-call-delta", 0, "{"), "name": None},
+        {**delta("tool-call-delta", 0, "{", {"id": "c", "name": "n"}), "more": 1},
+        {"type": "text-delta", "index": 0},
+        {"type": "block-start", "index": 0, "blockType": "text"},
+        "no chunk",
+    ],
+)
+def test_a_chunk_of_any_other_shape_is_not_packed(chunk: object) -> None:
+    data = {"turn": 1, "step": 1, "chunk": chunk}
+    for payload in (data, {**data, "more": 1}):
+        events = [Event("assistant/chunk", seq, 0, payload) for seq in range(3)]
+        assert exact(decode(encode_batch(events))) == exact(events)
 
 
 def test_an_empty_batch_has_no_bytes() -> None:

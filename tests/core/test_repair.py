@@ -127,6 +127,8 @@ def test_two_calls_with_the_same_id_get_two_results() -> None:
     first, second = closing(log.events)[:2]
     assert first.data["error"]["code"] == "TOOL_OUTCOME_UNKNOWN"
     assert second.data["error"]["code"] == "TOOL_NOT_STARTED"
+    log.call("a")
+    assert [event.source_event_seqs for event in closing(log.events)[:2]] == [(3,), (4,)]
     log.result("a")
     assert shape(closing(log.events)) == ["tool/result", "step/end", "turn/end"]
 

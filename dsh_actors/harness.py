@@ -39,7 +39,7 @@ from dsh_actors.errors import ActorGone, HarnessError
 from dsh_actors.ports import Clock, LlmProvider, SessionStorage
 from dsh_actors.providers import LazyProviders
 from dsh_actors.runtime.actor import start_actor
-from dsh_actors.runtime.patching import require_patched
+from dsh_actors.runtime.patching import require_patched, stop_birth_records
 from dsh_actors.runtime.process import Processes
 from dsh_actors.runtime.ref import ACTOR_TIMEOUT, Ref
 from dsh_actors.runtime.tasks import Slots, Task
@@ -137,6 +137,7 @@ class Harness:
         ephemeral: bool = False,
     ) -> None:
         require_patched()
+        stop_birth_records()
         self.config = config
         self.clock: Clock = clock or SystemClock()
         self.memory = MemoryStorage(_owner(), self.clock.now_ms)
@@ -248,6 +249,7 @@ class Harness:
                 name="session_store",
                 parent=parent,
                 generation=generation,
+                home=self._store,
                 storage=self.storage,
                 ephemeral=self.memory,
                 held=held,

@@ -89,8 +89,7 @@ class AgentActor(BaseActor):
 
     def _commit(self, events: tuple[Event, ...]) -> None:
         self._wiring.store.tell(p.AppendEvents(self._id, events))
-        for event in events:
-            self._effects.observe("session/event", event)
+        self._effects.observe("session/event", *events)
 
     def _when_idle(self) -> GeventFuture | None:
         if self.machine.phase is Phase.IDLE:

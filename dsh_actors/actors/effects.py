@@ -114,15 +114,19 @@ class EffectRunner:
     def tool_ended(self, ticket: Ticket) -> None:
         self._running_tools.pop(ticket, None)
 
-    def observe(self, kind: str, payload: Any) -> None:
-        """Call the observers of a notification; what they raise is contained."""
-        for observer in self._scope.handlers_of(kind):
-            try:
-                observer(payload)
-            except Exception as error:
-                # Observers are foreign code and cannot hurt the loop; the failure is theirs to look at.
-                if kind != "agent/error":
-                    self.observe("agent/error", {"session": self._id, "note": error_chain(error)})
+    def observe(self, kind: str, *payloads: Any) -> None:
+        """Call the observers of a notification, for each payload in turn; what they raise is contained."""
+        observers = self._scope.handlers_of(kind)
+        if not observers:
+            return
+        for payload in payloads:
+            for observer in tuple(observers):
+                try:
+                    observer(payload)
+                except Exception as error:
+                    # Observers are foreign code and cannot hurt the loop; the failure is theirs to look at.
+                    if kind != "agent/error":
+                        self.observe("agent/error", {"session": self._id, "note": error_chain(error)})
 
     def carry_out(self, effect: io.Effect) -> None:
         match effect:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from dsh_actors.actors import protocol as p
+from dsh_actors.actors.address import Address
 from dsh_actors.core import turn_io
 from dsh_actors.core.chunks import Failure
 from dsh_actors.core.events import Event, SessionHeader
@@ -28,7 +29,7 @@ from dsh_actors.errors import (
 )
 from dsh_actors.ports import SessionStorage, SessionWriter
 from dsh_actors.runtime.actor import BaseActor
-from dsh_actors.runtime.files import run_native
+from dsh_actors.runtime.files import run_native, start_native
 from dsh_actors.runtime.future import GeventFuture
 from dsh_actors.runtime.ref import Ref
 from dsh_actors.runtime.tasks import TaskEnd, start_task
@@ -71,7 +72,7 @@ class _WindowOver:
 class _Written:
     session_id: SessionId
     batch: list[Event]
-    end: TaskEnd[None]
+    error: BaseException | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +100,15 @@ class SessionStoreActor(BaseActor):
         name: str,
         parent: Ref[Any] | None,
         generation: int,
+        home: Address,
         storage: SessionStorage,
         ephemeral: SessionStorage,
         held: dict[SessionId, HeldSession],
         window_s: float,
     ) -> None:
         super().__init__(name=name, parent=parent, generation=generation)
+        # Writes outlive an incarnation: their ends go to whoever is the store by then.
+        self._home = home
         self._storage = storage
         self._ephemeral = ephemeral
         self._held = held
@@ -151,7 +155,7 @@ class SessionStoreActor(BaseActor):
             return  # closed: its agent is past its dispose
         held.pending.extend(events)
         if held.timer is None and not held.due:
-            held.timer = after(self._window_s, lambda: self.ref.tell(_WindowOver(session_id)))
+            held.timer = after(self._window_s, lambda: self._home.tell(_WindowOver(session_id)))
 
     def _flush(self, message: p.FlushSession) -> None:
         held, ticket, reply = self._held.get(message.session_id), message.ticket, message.reply
@@ -185,11 +189,9 @@ class SessionStoreActor(BaseActor):
             held.timer = None
         batch, held.pending = held.pending, []
         held.writing, held.due = True, False
-        append = held.writer.append
-        start_task(
-            lambda _token: run_native(append, batch),
-            lambda end: self.ref.tell(_Written(session_id, batch, end)),
-            name=f"write {session_id}",
+        start_native(
+            partial(held.writer.append, batch),
+            lambda _none, error: self._home.tell(_Written(session_id, batch, error)),
         )
 
     def _written(self, message: _Written) -> None:
@@ -197,7 +199,7 @@ class SessionStoreActor(BaseActor):
         if held is None:
             return
         held.writing = False
-        error = message.end.error
+        error = message.error
         if error is None:
             held.durable_below = message.batch[-1].seq + 1
             ready = [w for w in held.waiters if w.below_seq <= held.durable_below]
@@ -232,7 +234,7 @@ class SessionStoreActor(BaseActor):
         promise = self.promise()
         start_task(
             lambda _token: run_native(work),
-            lambda end: self.ref.tell(_Taken(session_id, storage, on_broken, promise, end)),
+            lambda end: self._home.tell(_Taken(session_id, storage, on_broken, promise, end)),
             name=f"open {session_id}",
         )
         return promise
@@ -243,7 +245,8 @@ class SessionStoreActor(BaseActor):
             _fail(message.promise, end.error)
             return
         writer, opened = end.value
-        if session_id in self._held:
+        if session_id in self._held or message.promise.is_set:
+            # The other one came first, or whoever asked was told that the store had died.
             _release(writer, session_id)
             _fail(message.promise, SessionBusy(f"session {session_id} is live in this process"))
             return
@@ -265,7 +268,7 @@ class SessionStoreActor(BaseActor):
                 _fail(promise, end.error)
                 return
             if end.value.closers:
-                self.ref.tell(p.AppendEvents(session_id, end.value.closers))
+                self._home.tell(p.AppendEvents(session_id, end.value.closers))
             _set(promise, end.value)
 
         def flushed(failure: Failure | None) -> None:

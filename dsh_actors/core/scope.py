@@ -85,6 +85,8 @@ class Scope:
     revision: int = 0
     closed: bool = False
     _undos: list[Undo] = field(default_factory=list)
+    _views: dict[str, Any] = field(default_factory=dict)
+    _views_of: int = -1
 
     # --- registering -------------------------------------------------------------------------
 
@@ -189,18 +191,39 @@ class Scope:
 
     def total_revision(self) -> int:
         """Changes whenever anything visible from here may have changed."""
-        return sum(scope.revision for scope in self.chain())
+        total, scope = self.revision, self.parent
+        while scope is not None:
+            total, scope = total + scope.revision, scope.parent
+        return total
 
     def handlers_of(self, point: str) -> list[Handler]:
-        """Outermost first: the global scope's, then those nearer to the agent."""
-        layers = [scope.handlers[point] for scope in self.chain() if scope.handlers.get(point)]
-        return [handler for layer in reversed(layers) for handler in layer]
+        """Outermost first: the global scope's, then those nearer to the agent. Not to be changed."""
+        views = self._fresh_views()
+        found: list[Handler] | None = views.get(point)
+        if found is None:
+            layers = [scope.handlers[point] for scope in self.chain() if scope.handlers.get(point)]
+            found = views[point] = [handler for layer in reversed(layers) for handler in layer]
+        return found
+
+    def _fresh_views(self) -> dict[str, Any]:
+        """What was worked out since the last registration: asked for at every event, changed hardly ever."""
+        revision = self.total_revision()
+        if revision != self._views_of:
+            self._views, self._views_of = {}, revision
+        return self._views
 
     def guards_of(self) -> list[Handler]:
         return [guard for scope in reversed(list(self.chain())) for guard in scope.guards]
 
     def visible_tools(self) -> dict[str, NamedTool]:
-        """Tools by name. Restrictions hide inherited tools, never a scope's own."""
+        """Tools by name. Restrictions hide inherited tools, never a scope's own. Not to be changed."""
+        views = self._fresh_views()
+        if "visible tools" not in views:
+            views["visible tools"] = self._visible_tools()
+        visible: dict[str, NamedTool] = views["visible tools"]
+        return visible
+
+    def _visible_tools(self) -> dict[str, NamedTool]:
         inherited = self.parent.visible_tools() if self.parent else {}
         for allow, deny in self.restrictions:
             inherited = {

@@ -15,7 +15,7 @@ from gevent.threadpool import ThreadPool
 from dsh_actors.errors import ProtocolError
 from dsh_actors.runtime.log import LOGGER
 
-__all__ = ["DEFAULT_POOL_SIZE", "NativePool", "configure_native_pool", "run_native"]
+__all__ = ["DEFAULT_POOL_SIZE", "NativePool", "configure_native_pool", "run_native", "start_native"]
 
 DEFAULT_POOL_SIZE = 16
 
@@ -50,6 +50,25 @@ class NativePool:
             finally:
                 del error  # its traceback refers to this frame
         return value  # type: ignore[no-any-return]  # gevent is untyped
+
+    def start(self, fn: Callable[[], T], deliver: Callable[[T | None, BaseException | None], None]) -> None:
+        """Run ``fn`` and call ``deliver(value, error)`` in the hub when it has ended; returns at once.
+
+        ``deliver`` must be quick, like a timer's callback: tell an actor in it.
+        """
+        threads = self._threads
+        if threads is None:
+            threads = self._threads = ThreadPool(self.size)
+
+        def ended(done: Any) -> None:
+            value, error = done.value
+            try:
+                deliver(value, error)
+            except Exception:
+                # `deliver` is the caller's; gevent would print the error on stderr.
+                LOGGER.exception("the end of a native call could not be delivered")
+
+        threads.spawn(_outcome, fn, (), {}).rawlink(ended)
 
     def close(self) -> None:
         """End the threads; waits for calls that run."""
@@ -101,9 +120,18 @@ def configure_native_pool(size: int) -> None:
         raise ProtocolError(f"The native pool has {_shared.size} threads already.")
 
 
+def start_native(fn: Callable[[], T], deliver: Callable[[T | None, BaseException | None], None]) -> None:
+    """Run ``fn`` in the shared native threads without waiting for it; see `NativePool.start`."""
+    _pool().start(fn, deliver)
+
+
 def run_native(fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run ``fn`` in the shared native threads and wait for it; see `NativePool.run`."""
+    return _pool().run(fn, *args, **kwargs)
+
+
+def _pool() -> NativePool:
     global _shared
     if _shared is None:
         _shared = NativePool(DEFAULT_POOL_SIZE)
-    return _shared.run(fn, *args, **kwargs)
+    return _shared

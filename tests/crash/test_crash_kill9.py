@@ -1,7 +1,8 @@
 """`kill -9` at random points of a run of ten steps, each resumed: nothing repeated, nothing invented.
 
 Every step is a shell command that appends a line of its own to a file. The moment is chosen by
-progress: after the k-th line of `--json`, or when the k-th request arrives.
+progress: after the k-th line of `--json`, when the k-th request arrives, or while the k-th command
+runs and has had its effect.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.dsh_process import Dsh, Result, Running, stream_faults
+from tests.cli.dsh_process import Dsh, Fifo, Result, Running, stream_faults
 from tests.model_server import C, Entry, ModelServer, T
 
 STEPS = 10
@@ -20,24 +21,33 @@ SHORT, LONG = 12, 60
 LINE = re.compile(r"echo (line-\d+) >> effects")
 
 
-def script() -> list[Entry]:
-    """Ten effects, then the answer. Reasoning and text make the streams longer than one delta."""
-    command = "echo line-@@N@@ >> effects; echo done-@@N@@"
-    step = C("bash", {"command": command}, text=["step ", "@@N@@"], think="because")
-    return [*[step] * STEPS, T(["all ", "done"])]
+def script(held: int | None = None) -> list[Entry]:
+    """Ten effects, then the answer. Reasoning and text make the streams longer than one delta.
+
+    The ``held``-th command says through the pipe that it had its effect, and goes on for long.
+    """
+
+    def step(number: int) -> Entry:
+        rest = "echo up > pipe; sleep 99" if number == held else "echo done-@@N@@"
+        command = f"echo line-@@N@@ >> effects; {rest}"
+        return C("bash", {"command": command}, text=["step ", "@@N@@"], think="because")
+
+    return [*map(step, range(1, STEPS + 1)), T(["all ", "done"])]
 
 
 def moments(count: int) -> list[tuple[str, int]]:
     """Seeded: a failure can be repeated. The early and the late ends are always among them."""
     rand = random.Random(9)
-    fixed = [("line", 1), ("line", 2), ("request", 1), ("request", STEPS + 1)]
-    drawn = [
-        ("request", rand.randint(1, STEPS + 1))
-        if rand.random() < 0.2
-        else ("permille", rand.randint(0, 1000))
-        for _ in range(count - len(fixed))
-    ]
-    return fixed + drawn
+    points = [("line", 1), ("line", 2), ("request", 1), ("request", STEPS + 1), ("command", 1)]
+    while len(points) < count:
+        chance = rand.random()
+        if chance < 0.2:
+            points.append(("request", rand.randint(1, STEPS + 1)))
+        elif chance < 0.4:
+            points.append(("command", rand.randint(1, STEPS)))
+        else:
+            points.append(("permille", rand.randint(0, 1000)))
+    return points
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +68,11 @@ def effects(dsh: Dsh) -> list[str]:
     return file.read_text().split() if file.exists() else []
 
 
-def kill_at(dsh: Dsh, running: Running, kind: str, place: int, line_count: int) -> None:
+def kill_at(dsh: Dsh, running: Running, pipe: Fifo, kind: str, place: int, line_count: int) -> None:
     if kind == "request":
         dsh.server.wait_for_requests(place)
+    elif kind == "command":
+        pipe.read()
     else:
         lines = place if kind == "line" else max(1, line_count * place // 1000)
         running.wait_for(lambda run: len(run.events) >= lines)
@@ -88,9 +100,10 @@ def test_a_killed_run_resumes_at_many_more_points(
 
 
 def check_one_kill(dsh: Dsh, line_count: int, kind: str, place: int) -> None:
-    dsh.server.script(*script())
-    running = dsh.begin("--session-id", "victim", "--json", "begin")
-    kill_at(dsh, running, kind, place, line_count)
+    dsh.server.script(*script(place if kind == "command" else None))
+    with Fifo(dsh.cwd / "pipe") as pipe:
+        running = dsh.begin("--session-id", "victim", "--json", "begin")
+        kill_at(dsh, running, pipe, kind, place, line_count)
     assert dsh.survivors() == [], "children outlived the harness by 5 seconds"
     asked_before = dsh.server.count()
     done_before = effects(dsh)
@@ -100,10 +113,13 @@ def check_one_kill(dsh: Dsh, line_count: int, kind: str, place: int) -> None:
         # Killed before the first record was on disk: then nothing may have happened either.
         assert (asked_before, done_before, dsh.session_ids()) == (0, [], [])
         return
-    assert_resumed(dsh, resumed, asked_before, done_before)
+    told = assert_resumed(dsh, resumed, asked_before, done_before)
+    if kind == "command":
+        assert told[f"line-{place}"] == "unknown"
 
 
-def assert_resumed(dsh: Dsh, resumed: Result, asked_before: int, done_before: list[str]) -> None:
+def assert_resumed(dsh: Dsh, resumed: Result, asked_before: int, done_before: list[str]) -> dict[str, str]:
+    """Returns what the model was told of each effect."""
     assert (resumed.code, resumed.err) == (0, "")
     assert resumed.out
     assert effects(dsh)[: len(done_before)] == done_before
@@ -117,15 +133,13 @@ def assert_resumed(dsh: Dsh, resumed: Result, asked_before: int, done_before: li
         for call in message.get("tool_calls") or ():
             line = LINE.search(call["function"]["arguments"])
             assert line, call
-            told[line[1]] = last.results[call["id"]]
+            told[line[1]] = state_of(last.results[call["id"]])
     assert set(effects(dsh)) <= told.keys(), "something was done that no request tells of"
-    for line, result in told.items():
-        match state_of(result):
-            case "done":
-                assert line in effects(dsh), f"{line} was never done: {result}"
-            case "not started":
-                assert line not in effects(dsh), f"{line} was done: {result}"
-    assert sum(state_of(result) != "done" for result in told.values()) <= 1, "at most one call was under way"
+    for line, state in told.items():
+        assert state != "done" or line in effects(dsh), f"{line} was never done"
+        assert state != "not started" or line not in effects(dsh), f"{line} was done"
+    assert sum(state != "done" for state in told.values()) <= 1, "at most one call was under way"
+    return told
 
 
 def state_of(result: str) -> str:

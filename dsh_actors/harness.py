@@ -31,6 +31,7 @@ from dsh_actors.core.ids import MessageId, SessionId, Ticket
 from dsh_actors.core.inbox import Target
 from dsh_actors.core.messages import Message, user_message
 from dsh_actors.core.options import AgentOptions
+from dsh_actors.core.outcome import Circumstances, OutcomeFold, Price, RunEnd
 from dsh_actors.core.prompt import PERSONA
 from dsh_actors.core.redaction import Redactor
 from dsh_actors.core.scope import Scope
@@ -55,11 +56,36 @@ MAX_TOOL_CALLS_AT_ONCE = 64
 class AgentHandle:
     """One live agent. Holding the handle is the right to dispose of it."""
 
-    def __init__(self, entry: AgentEntry, supervisor: Ref[Any]) -> None:
+    def __init__(
+        self, entry: AgentEntry, supervisor: Ref[Any], price_of: Callable[[str], Price | None]
+    ) -> None:
         self.id = entry.id
         self.header = entry.header
+        self._scope = entry.scope
+        self._price_of = price_of
         self._address = entry.address
         self._supervisor = supervisor
+
+    def run(self, prompt: str | Message, timeout: float | None = None) -> RunEnd:
+        """Give a task and wait until nothing is owed; the outcome as `dsh run` would judge it.
+
+        After ``timeout`` seconds the turn is cancelled and the outcome's reason is ``timeout``.
+        """
+        fold, began = OutcomeFold(self._price_of), time.monotonic()
+        undo = self._scope.observe("session/event", fold.apply)
+        try:
+            self.followup(prompt)
+            if not self.when_idle(timeout):
+                self.cancel({"kind": "hook", "reason": "timeout"})
+                self.when_idle(ASK_TIMEOUT_S)
+        finally:
+            undo()
+        duration_ms = int((time.monotonic() - began) * 1000)
+        return fold.end(Circumstances(session_id=self.id, duration_ms=duration_ms))
+
+    def record(self, kind: str, data: JsonObject, *, ignorable: bool = False) -> None:
+        """Put a log-only fact into the session. Raises `EventRefused` for data that JSON cannot hold."""
+        self._ask(io.Record(kind, data, ignorable))
 
     def followup(self, text: str | Message) -> MessageId:
         """Queue input for a turn of its own and wake the agent."""
@@ -198,7 +224,7 @@ class Harness:
     def agents(self) -> list[AgentHandle]:
         """Handles of the live agents, oldest first."""
         entries = self._supervisor.ask(p.GetAgents(), timeout=ASK_TIMEOUT_S)
-        return [AgentHandle(entry, self._supervisor) for entry in entries]
+        return [AgentHandle(entry, self._supervisor, self.config.price) for entry in entries]
 
     def close(self, timeout_s: float = 30.0) -> None:
         """Dispose of every agent, stop the actors from the top, end every child process."""
@@ -215,7 +241,7 @@ class Harness:
 
     def _bring_up(self, message: p.CreateAgent | p.ResumeAgent) -> AgentHandle:
         entry = self._supervisor.ask(message, timeout=OPEN_TIMEOUT_S + ASK_TIMEOUT_S)
-        return AgentHandle(entry, self._supervisor)
+        return AgentHandle(entry, self._supervisor, self.config.price)
 
     def _worker_refs(self) -> Iterator[Ref[Any]]:
         for address in (self._approvals, self._pool, self._gateway, self._store):

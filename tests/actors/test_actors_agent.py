@@ -14,6 +14,7 @@ from dsh_actors.core.policy import ApprovalPolicy, Decision
 from dsh_actors.core.retry import GiveUp
 from dsh_actors.errors import ActorGone, EventRefused, ProtocolError, SessionBusy, SessionExists, UsageError
 from dsh_actors.ports import ToolOutput, ToolSpec
+from dsh_actors.runtime.tasks import start_task
 from dsh_actors.testing.machine import call_chunks, text_chunks
 
 
@@ -125,7 +126,7 @@ def test_a_stream_that_just_ends_is_retried(stage):
 def test_a_message_that_json_cannot_hold_is_refused_to_its_sender(stage):
     agent = stage.agent()
     with pytest.raises(EventRefused):
-        agent._ask(io.Record("session/title", {"title": float("nan")}))
+        agent.record("session/title", {"title": float("nan")})
     agent.followup("lone \ud800 surrogate")
     stream = stage.model.next_stream()
     assert text_of(stream.request.messages[0]) == "lone \ufffd surrogate"
@@ -364,6 +365,21 @@ def test_dispose_ends_the_turn_keeps_the_log_and_frees_the_id(stage):
     texts = [text_of(m) for m in stream.request.messages]
     assert texts[0] == "hello" and texts[-1] == "go on" and "half" in texts
     again.dispose()
+
+
+def test_run_gives_the_outcome_of_one_task(stage):
+    agent = stage.agent()
+    waiting = queue.SimpleQueue()
+    task = start_task(lambda token: agent.run("hello"), waiting.put, name="run")
+    stage.model.next_stream().send(*text_chunks("hi"))
+    end = waiting.get(timeout=10).value
+    assert (end.reason, end.answer, end.steps) == ("completed", "hi", 1)
+    assert task.ended
+
+
+def test_run_that_takes_too_long_is_cancelled(stage):
+    end = stage.agent().run("hello", timeout=0.05)
+    assert end.reason == "timeout" and end.exit_code == 124
 
 
 def test_ephemeral_agents_leave_nothing_on_disk(stage):

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dsh_actors.actors import protocol as p
-from dsh_actors.actors.effects import AgentParts
 from dsh_actors.actors.tool_gate import ToolGate
+from dsh_actors.actors.wiring import AgentParts
 from dsh_actors.adapters.tools.registry import select_tools
 from dsh_actors.adapters.tools.sandbox import probe_sandbox, wrap_command
 from dsh_actors.config import Config
@@ -33,7 +33,7 @@ _BYTE_SUFFIX = re.compile(r"#byte=\d+\Z")
 
 
 class AgentAssembly:
-    """What turns `AgentOptions` into `AgentParts`. `check` refuses what cannot work, before anything exists."""
+    """Turns `AgentOptions` into `AgentParts`. `check` refuses what cannot work, before anything exists."""
 
     def __init__(
         self,

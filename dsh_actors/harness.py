@@ -15,11 +15,11 @@ from typing import Any
 from dsh_actors.actors import protocol as p
 from dsh_actors.actors.address import Address
 from dsh_actors.actors.approvals import ApprovalsActor
-from dsh_actors.actors.effects import Wiring
 from dsh_actors.actors.model_gateway import GatewayState, ModelGatewayActor
 from dsh_actors.actors.session_store import HeldSession, SessionStoreActor
 from dsh_actors.actors.supervisor import AgentEntry, SupervisorActor, WorkerSpec
 from dsh_actors.actors.tool_pool import ToolPoolActor
+from dsh_actors.actors.wiring import Wiring
 from dsh_actors.adapters.storage.memory import MemoryStorage
 from dsh_actors.adapters.storage.storage import SegmentStorage
 from dsh_actors.adapters.tools.registry import builtin_tools
@@ -36,7 +36,7 @@ from dsh_actors.core.prompt import PERSONA
 from dsh_actors.core.redaction import Redactor
 from dsh_actors.core.scope import Scope
 from dsh_actors.core.text import JsonObject, clean_text
-from dsh_actors.errors import ActorGone, HarnessError
+from dsh_actors.errors import ActorGone
 from dsh_actors.ports import Clock, LlmProvider, SessionStorage
 from dsh_actors.providers import LazyProviders
 from dsh_actors.runtime.actor import start_actor
@@ -100,7 +100,7 @@ class AgentHandle:
         return self._deliver(text, "next-step", wake=False)
 
     def cancel(self, cause: JsonObject | None = None, *, keep_inbox: bool = False) -> None:
-        """End the turn; without ``keep_inbox`` what is queued goes too. ``cause`` is a person's by default."""
+        """End the turn; without ``keep_inbox`` what is queued goes too. ``cause``: a person, by default."""
         self._ask(io.Cancel(cause or {"kind": "user"}, keep_inbox))
 
     def status(self) -> p.AgentStatus:

@@ -230,7 +230,7 @@ class SessionStorage(Protocol):
         """Reserve an id; nothing is on disk before the first append. Raises `SessionExists`."""
 
     def open(self, session_id: SessionId) -> SessionWriter:
-        """Raises `SessionNotFound`, `SessionBusy` (naming the holder), `SessionCorrupt`, `SessionUnsupported`."""
+        """Raises `SessionNotFound`, `SessionBusy` with the holder, `SessionCorrupt`, `SessionUnsupported`."""
 
     def header(self, session_id: SessionId) -> SessionHeader: ...
 

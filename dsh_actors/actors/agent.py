@@ -9,7 +9,8 @@ from collections import deque
 from typing import Any
 
 from dsh_actors.actors import protocol as p
-from dsh_actors.actors.effects import AgentParts, Answer, EffectRunner, Wiring
+from dsh_actors.actors.effects import Answer, EffectRunner
+from dsh_actors.actors.wiring import AgentParts, Wiring
 from dsh_actors.core import turn_io as io
 from dsh_actors.core.events import Event
 from dsh_actors.core.state import SessionState

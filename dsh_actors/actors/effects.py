@@ -6,59 +6,31 @@ What is quick is answered at once; the rest is work elsewhere whose answer is a 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, assert_never
 
 from dsh_actors.actors import protocol as p
-from dsh_actors.actors.address import Address
-from dsh_actors.actors.tool_gate import ToolGate
+from dsh_actors.actors.wiring import AgentParts, Wiring
 from dsh_actors.core import turn_io as io
 from dsh_actors.core.chunks import CallConfig, Failure
-from dsh_actors.core.ids import CallId, SessionId, Ticket
+from dsh_actors.core.ids import SessionId, Ticket
 from dsh_actors.core.prompt import context_snapshot, system_prompt, tool_schemas
 from dsh_actors.core.request import ToolSchema
 from dsh_actors.core.retry import GiveUp, Retry, RetryPolicy, decide
-from dsh_actors.core.scope import Scope, run_chain
+from dsh_actors.core.scope import run_chain
 from dsh_actors.core.text import require_lossless
-from dsh_actors.core.turn_env import Environment
 from dsh_actors.errors import HarnessError, ProtocolError, error_chain
-from dsh_actors.ports import CancelToken, Clock, LlmProvider, PreparedCall, RequestEncoder, Tool, ToolContext
+from dsh_actors.ports import CancelToken, PreparedCall, RequestEncoder
 from dsh_actors.runtime.ref import Ref
 from dsh_actors.runtime.tasks import Task, TaskEnd, deadline, start_task
 from dsh_actors.runtime.timers import Timer, after
 
-__all__ = ["AgentParts", "Answer", "EffectRunner", "Wiring"]
+__all__ = ["Answer", "EffectRunner"]
 
 INTERCEPTOR_DEADLINE_S = 600.0
 """An interceptor chain that takes longer has failed."""
 KILL_GRACE_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Wiring:
-    """What all agents of a harness share."""
-
-    clock: Clock
-    store: Address
-    gateway: Address
-    pool: Address
-    approvals: Address
-    providers: Mapping[str, LlmProvider] = field(hash=False)
-
-
-@dataclass(frozen=True, slots=True)
-class AgentParts:
-    """What is one agent's own. ``make_context`` gives a tool what it may use.
-
-    ``remaining_ms`` is what is left of the run's time, None for no limit.
-    """
-
-    scope: Scope
-    env: Environment
-    gate: ToolGate
-    make_context: Callable[[CallId, CancelToken, Tool], ToolContext] = field(hash=False)
-    remaining_ms: Callable[[], int | None] = field(hash=False)
 
 
 Accept = Callable[[Any], list[io.Input]]

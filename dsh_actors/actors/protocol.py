@@ -88,7 +88,7 @@ class CloseSession:
 
 @dataclass(frozen=True, slots=True)
 class OpenModelStream:
-    """``owner`` and ``ticket`` name the stream; ``reply`` hears `turn_io.Chunks`, the last with a `Finish`."""
+    """``owner`` and ``ticket`` name the stream; ``reply`` hears its chunks, the last with a `Finish`."""
 
     owner: SessionId
     ticket: Ticket

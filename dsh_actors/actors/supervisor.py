@@ -14,7 +14,7 @@ from typing import Any
 from dsh_actors.actors import protocol as p
 from dsh_actors.actors.address import Address
 from dsh_actors.actors.agent import AgentActor
-from dsh_actors.actors.effects import AgentParts, Wiring
+from dsh_actors.actors.wiring import AgentParts, Wiring
 from dsh_actors.core import turn_io as io
 from dsh_actors.core.events import SessionHeader
 from dsh_actors.core.ids import SessionId

@@ -1,10 +1,11 @@
-"""Finds an agent that repeats itself: the same call with the same result, alone or alternating with one other."""
+"""Finds an agent that repeats itself: one call with the same result, alone or alternating with another."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections import deque
+from contextlib import suppress
 
 from dsh_actors.core.text import JsonObject
 
@@ -47,9 +48,7 @@ class LoopGuard:
 
 
 def _fingerprint(name: str, arguments: str, result: JsonObject) -> bytes:
-    try:
+    with suppress(ValueError):  # unparsable arguments compare as they are
         arguments = json.dumps(json.loads(arguments), sort_keys=True)
-    except ValueError:
-        pass  # unparsable arguments compare as they are
     text = json.dumps([name, arguments, result["content"], result.get("isError", False)])
     return hashlib.blake2b(text.encode(), digest_size=16).digest()

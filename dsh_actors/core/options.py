@@ -11,7 +11,7 @@ __all__ = ["AgentOptions", "Limits"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Ends of a run; ``None`` is no limit. Tokens are all reported tokens; cost is in the price's currency."""
+    """Ends of a run; ``None`` is no limit. Tokens are as reported; cost is in the price's currency."""
 
     max_steps: int | None = None
     max_tool_calls: int | None = None

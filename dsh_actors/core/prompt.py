@@ -20,7 +20,8 @@ your final answer as text. The answer is all that the caller gets.
 - Change only what the task needs. Prefer `edit` to `write` for a file that exists.
 - Call tools that do not depend on each other in one reply.
 - A refused call stays refused: find another way or say what is missing.
-- When you cannot finish, say plainly what you did, what is left and why. Never claim what you did not check."""
+- When you cannot finish, say plainly what you did, what is left and why.
+- Never claim what you did not check."""
 
 _VARIABLE = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _NAME = re.compile(r"[a-z][a-z0-9_]*\Z")

@@ -110,7 +110,7 @@ class RequestCycle:
         turn.start(Phase.FLUSHING, io.Flush)
 
     def _log_header(self, header: RequestHeader) -> RequestHeader:
-        """Log the header if it is this agent's first, or changed; returns the object that was sent before if equal."""
+        """Log the header if it is the first, or changed; returns the object sent before where it is equal."""
         logged = self._turn.state.request_header
         if self._sent is not None and not self._step.series:
             # Comparing with the object built last time is quick: it shares system text and tools.

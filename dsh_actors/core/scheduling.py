@@ -11,12 +11,21 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Protocol
+from typing import Any
 
-from dsh_actors.core.events import Event
-from dsh_actors.core.ids import Ticket
-from dsh_actors.core.messages import ToolCallBlock
+from dsh_actors.core.ids import Ticket, derived_message_id
+from dsh_actors.core.inbox import splice
+from dsh_actors.core.messages import (
+    Message,
+    PluginSource,
+    TextBlock,
+    ToolCallBlock,
+    ToolResultBlock,
+    ToolSource,
+    user_message,
+)
 from dsh_actors.core.text import JsonObject, shorten
+from dsh_actors.core.turn_env import TurnSink
 from dsh_actors.core.turn_io import (
     Call,
     CancelWork,
@@ -32,16 +41,7 @@ from dsh_actors.core.turn_io import (
     ToolResult,
 )
 
-__all__ = ["BatchSink", "ToolBatch", "parse_call"]
-
-
-class BatchSink(Protocol):
-    """What the batch needs of its turn."""
-
-    def emit(self, kind: str, data: JsonObject, *, ignorable: bool = False) -> Event: ...
-    def do(self, effect: Effect) -> None: ...
-    def new_ticket(self) -> Ticket: ...
-    def commit_result(self, call: Call, call_seq: int, result: ToolResult) -> None: ...
+__all__ = ["ToolBatch", "parse_call"]
 
 
 class _Status(Enum):
@@ -74,7 +74,7 @@ class ToolBatch:
     def __init__(
         self,
         blocks: Sequence[ToolCallBlock],
-        sink: BatchSink,
+        sink: TurnSink,
         *,
         place: JsonObject,
         max_parallel: int,
@@ -192,13 +192,40 @@ class ToolBatch:
         self._committed += 1
         self._barrier = False
         self.concluded |= result.concludes and not result.is_error
-        self._sink.commit_result(slot.call, slot.call_seq, result)
+        _log_result(self._sink, slot.call, slot.call_seq, result)
 
     def _answer_unstarted(self, cause: JsonObject) -> None:
         for slot in self._slots[self._next :]:
             self._next += 1
             self._log_call(slot)
             self._commit(slot, _not_started(cause))
+
+
+def _log_result(turn: TurnSink, call: Call, call_seq: int, result: ToolResult) -> None:
+    """Log one result; what it adds to the conversation waits for the next step."""
+    for kind, fact in result.events:
+        turn.emit(kind, fact)
+    state = turn.state
+    block = ToolResultBlock(call.id, (TextBlock(result.text),), result.is_error)
+    message_id = derived_message_id(state.header.id, state.next_seq)
+    message = Message(message_id, "user", (block,), ToolSource(call.id))
+    data: JsonObject = {**turn.place, "message": message.to_json()}
+    if result.is_error and result.code is not None:
+        data["error"] = {"name": result.name or "ToolError", "code": result.code}
+    if result.meta is not None:
+        data["meta"] = result.meta
+    turn.emit("tool/result", data, surface="append", sources=(call_seq,))
+    contexts = result.contexts
+    note = turn.env.watch.repeat_note(state.guard, call.name)
+    if note is not None:
+        source = PluginSource("repeat-guard", "notice", {"summary": f"{call.name} repeated"})
+        contexts = (
+            user_message(derived_message_id(state.header.id, state.next_seq), note, source),
+            *contexts,
+        )
+    if contexts:
+        end = len(state.inbox.pending("next-step"))
+        turn.emit("agent/inbox/spliced", splice("next-step", end, inserted=contexts))
 
 
 def parse_call(block: ToolCallBlock) -> Call:

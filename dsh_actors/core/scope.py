@@ -119,7 +119,7 @@ class Scope:
         return self._name(self.variables, name, value, "variable")
 
     def restrict(self, allow: frozenset[str] | None = None, deny: frozenset[str] = frozenset()) -> Undo:
-        """Hide inherited tools: all but ``allow``, and those in ``deny``. Raises `UsageError` for unknown names."""
+        """Hide inherited tools: all but ``allow``, and those in ``deny``. Raises `UsageError`."""
         inherited = self.parent.visible_tools() if self.parent else {}
         unknown = sorted(((allow or frozenset()) | deny) - inherited.keys())
         if unknown:

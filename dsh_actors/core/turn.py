@@ -24,10 +24,7 @@ from dsh_actors.core.loop_guard import LoopGuard
 from dsh_actors.core.messages import (
     Message,
     PluginSource,
-    TextBlock,
     ToolCallBlock,
-    ToolResultBlock,
-    ToolSource,
     text_of,
     user_message,
 )
@@ -320,29 +317,6 @@ class TurnMachine:
         if self._batch is not None:
             self._batch.handle(message)
             self._after_batch()
-
-    def commit_result(self, call: io.Call, call_seq: int, result: io.ToolResult) -> None:
-        """Log one result in the model's order; its contexts wait for the next step."""
-        for kind, fact in result.events:
-            self.emit(kind, fact)
-        block = ToolResultBlock(call.id, (TextBlock(result.text),), result.is_error)
-        message_id = derived_message_id(self.state.header.id, self.state.next_seq)
-        message = Message(message_id, "user", (block,), ToolSource(call.id))
-        data: JsonObject = {**self.place, "message": message.to_json()}
-        if result.is_error and result.code is not None:
-            data["error"] = {"name": result.name or "ToolError", "code": result.code}
-        if result.meta is not None:
-            data["meta"] = result.meta
-        self.emit("tool/result", data, surface="append", sources=(call_seq,))
-        contexts = result.contexts
-        note = self.env.watch.repeat_note(self.state.guard, call.name)
-        if note is not None:
-            source = PluginSource("repeat-guard", "notice", {"summary": f"{call.name} repeated"})
-            message_id = derived_message_id(self.state.header.id, self.state.next_seq)
-            contexts = (user_message(message_id, note, source), *contexts)
-        if contexts:
-            end = len(self.state.inbox.pending("next-step"))
-            self.emit("agent/inbox/spliced", splice("next-step", end, inserted=contexts))
 
     def _after_batch(self) -> None:
         batch = self._batch

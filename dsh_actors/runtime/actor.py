@@ -166,6 +166,7 @@ class BaseActor(GeventActor):
         except Exception:
             raise
         except BaseException as error:
+            # The fence: a stray `gevent.Timeout` or `GreenletExit` would stop every actor of the process.
             failure = self._fenced(error)
             raise failure from failure.__cause__
 
@@ -205,6 +206,7 @@ class BaseActor(GeventActor):
             self.failure = self.failure or error
             raise
         except BaseException as error:
+            # The fence: a stray `gevent.Timeout` or `GreenletExit` would stop every actor of the process.
             failure = self._fenced(error)
             self.failure = self.failure or failure
             raise failure from failure.__cause__

@@ -78,10 +78,10 @@ class NativePool:
 
 
 def _outcome(fn: Callable[..., T], args: Any, kwargs: Any) -> tuple[T | None, BaseException | None]:
-    # gevent prints what a native call raises, so an error travels as a value.
     try:
         return fn(*args, **kwargs), None
     except BaseException as error:
+        # gevent prints what a native call raises, so an error travels as a value.
         return None, error
 
 

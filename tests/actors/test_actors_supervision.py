@@ -37,7 +37,7 @@ def test_an_agent_that_crashes_in_a_turn_is_rebuilt_and_the_turn_is_interrupted(
     assert agent.when_idle(10)
     agent.followup("go on")
     stream = stage.model.next_stream()
-    assert [text_of(m) for m in stream.request.messages][0] == "hello"
+    assert next(text_of(m) for m in stream.request.messages) == "hello"
     stream.send(*text_chunks("ok"))
     assert agent.when_idle(10)
     agent.dispose()

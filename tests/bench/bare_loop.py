@@ -45,7 +45,7 @@ def _stream(session: requests.Session, url: str, body: bytes) -> tuple[str, list
     calls: dict[int, dict[str, Any]] = {}
     address = f"{url}/chat/completions"
     with session.post(address, data=body, headers=headers, stream=True, timeout=60) as response:
-        for event in sseclient.SSEClient(response).events():
+        for event in sseclient.SSEClient(iter(response)).events():
             if event.data == "[DONE]":
                 continue  # read on to the end: the connection is used again
             for choice in json.loads(event.data)["choices"]:

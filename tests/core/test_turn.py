@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from dsh_actors.core import turn_io as io
-from dsh_actors.core.chunks import CallConfig, Failure, Finish, ReasoningDelta, TextDelta, ToolCallDelta, Usage, UsageChunk
+from dsh_actors.core.chunks import (
+    CallConfig,
+    Failure,
+    Finish,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+    Usage,
+    UsageChunk,
+)
 from dsh_actors.core.ids import CallId
 from dsh_actors.core.limits import LimitWatch
 from dsh_actors.core.messages import text_of, user_message

@@ -1,4 +1,4 @@
-"""Any order of inputs and answers: the log folds to the state, calls are answered once, replay equals live."""
+"""Any order of inputs and answers: the log folds to the state, and every call is answered once."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Walker:
                 bad = self.draw(st.booleans())
                 result = io.ToolResult(f"result {self.draw(st.integers(0, 1))}", bad, contexts=contexts)
                 self.send(io.ToolRan(ticket, index, result))
-            case io.PrepareTool(ticket=ticket, index=index) if self.choose("allow", "allow", "deny") == "deny":
+            case io.PrepareTool(ticket=ticket, index=index) if self.choose("allow", "deny") == "deny":
                 self.send(io.ToolPrepared(ticket, index, io.ToolResult("no", True, "DENIED")))
             case io.AskPreStep(ticket=ticket) if self.choose(*["enter"] * 5, "reject") == "reject":
                 self.send(io.PreStepDecided(ticket, io.Reject()))

@@ -131,9 +131,9 @@ def assert_resumed(dsh: Dsh, resumed: Result, asked_before: int, done_before: li
     told = {}
     for message in last.messages:
         for call in message.get("tool_calls") or ():
-            line = LINE.search(call["function"]["arguments"])
-            assert line, call
-            told[line[1]] = state_of(last.results[call["id"]])
+            effect = LINE.search(call["function"]["arguments"])
+            assert effect, call
+            told[effect[1]] = state_of(last.results[call["id"]])
     assert set(effects(dsh)) <= told.keys(), "something was done that no request tells of"
     for line, state in told.items():
         assert state != "done" or line in effects(dsh), f"{line} was never done"

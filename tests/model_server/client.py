@@ -41,12 +41,13 @@ class Request:
     body: bytes = b""
 
     @functools.cached_property
-    def json(self) -> dict[str, Any]:
+    def json(self) -> Any:
         return json.loads(self.body)
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        return self.json["messages"]
+        messages: list[dict[str, Any]] = self.json["messages"]
+        return messages
 
     @property
     def results(self) -> dict[str, str]:

@@ -45,7 +45,7 @@ def ask(server: ModelServer, text: str = "hi", model: str = "test") -> tuple[int
     with requests.post(f"{server.url}/v1/chat/completions", json=body, stream=True, timeout=10) as response:
         if response.headers["content-type"] != "text/event-stream":
             return response.status_code, [response.text]
-        return response.status_code, [event.data for event in sseclient.SSEClient(response).events()]
+        return response.status_code, [event.data for event in sseclient.SSEClient(iter(response)).events()]
 
 
 def deltas(events: list[str]) -> list[dict[str, object]]:
@@ -163,7 +163,7 @@ def test_a_held_reply_goes_on_when_the_test_releases_it(server: ModelServer) -> 
     server.script(T(["one ", "two"], hold="gate"))
     body = {"messages": [{"role": "user", "content": "x"}]}
     with requests.post(f"{server.url}/chat/completions", json=body, stream=True, timeout=10) as response:
-        events = sseclient.SSEClient(response).events()
+        events = sseclient.SSEClient(iter(response)).events()
         assert said([next(events).data]) == "one "
         assert server.requests()[0].ended is None
         server.release("gate")

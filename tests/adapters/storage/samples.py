@@ -26,7 +26,7 @@ class Ticking:
         return self.now_ms
 
 
-def header(session_id: str = "s1", cwd: str | None = "/work/shop") -> SessionHeader:
+def header(session_id: str = "s1", cwd: str | None = "/srv/shop") -> SessionHeader:
     return SessionHeader(SessionId(session_id), 1_700_000_000_000, cwd)
 
 

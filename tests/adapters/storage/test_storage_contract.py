@@ -94,7 +94,7 @@ def test_a_stored_id_cannot_be_created_again_in_any_directory(storage: Storage) 
     writer = storage.create(header())
     writer.append(turn(0))
     writer.close()
-    for cwd in ("/work/shop", "/elsewhere", None):
+    for cwd in ("/srv/shop", "/elsewhere", None):
         with pytest.raises(SessionExists):
             storage.create(header(cwd=cwd))
 
@@ -171,7 +171,7 @@ def test_the_list_is_newest_first_and_tells_what_each_session_is(storage: Storag
     finished = storage.create(header("done"))
     finished.append(turn(0, prompt="Fix\n the   tests " + "x" * 100))
     finished.append(turn(9, 2, prompt="and now this"))
-    cut = storage.create(header("cut", cwd="/work/other"))
+    cut = storage.create(header("cut", cwd="/srv/other"))
     cut.append(turn(0)[:-1])
     titled = storage.create(header("titled", cwd=None))
     titled.append([*turn(0), Event("session/title", 9, 0, {"title": "A title", "messageSeqs": []})])
@@ -187,11 +187,11 @@ def test_the_list_is_newest_first_and_tells_what_each_session_is(storage: Storag
         ("titled", "ok", 1),
         ("cut", "interrupted", 1),
     ]
-    assert [one.cwd for one in listings] == ["/work/shop", None, "/work/other"]
+    assert [one.cwd for one in listings] == ["/srv/shop", None, "/srv/other"]
     assert listings[0].title is not None
     assert listings[0].title.startswith("Fix the tests xxx") and len(listings[0].title) == 80
     assert listings[1].title == "A title"
     assert listings[0].created == header().created_at < listings[1].updated < listings[0].updated
     live.close()
-    assert [one.id for one in storage.list("/work/other")] == ["cut"]
+    assert [one.id for one in storage.list("/srv/other")] == ["cut"]
     assert next(iter(storage.list())).status == "ok"

@@ -75,7 +75,7 @@ def test_an_empty_id_has_no_name() -> None:
     [
         (None, "_no-cwd"),
         ("/", "root"),
-        ("/work/my-shop", "work-my-shop"),
+        ("/srv/my-shop", "srv-my-shop"),
         ("/a//b/", "a-b"),
         ("/x.y_z", "x.y_z"),
     ],
@@ -85,7 +85,7 @@ def test_a_project_is_named_readably_after_its_directory(cwd: str | None, name: 
 
 
 @pytest.mark.parametrize(
-    "cwd", ["/" + "deep/" * 200 + "end", "/home/用户", "/.hidden", "/...", "/a b", "/\udcff"]
+    "cwd", ["/" + "deep/" * 200 + "end", "/srv/用户", "/.hidden", "/...", "/a b", "/\udcff"]
 )
 def test_a_project_name_is_bounded_plain_and_still_distinct(cwd: str) -> None:
     name = project_name(cwd)
@@ -146,8 +146,8 @@ def test_the_newest_of_a_directory_leaves_out_others_subagents_and_damage(tmp_pa
     same_project.append(turn(0))
     child = header("child")
     storage.create(type(child)(child.id, 1, child.cwd, SessionId("new"), None, "subagent", 1)).append(turn(0))
-    assert storage.newest("/work/shop") == [("new", False), ("old", False)]
+    assert storage.newest("/srv/shop") == [("new", False), ("old", False)]
     writer = storage.open(SessionId("old"))
     writer.append(turn(9, 2))
-    assert storage.newest("/work/shop", limit=1) == [("old", True)]
+    assert storage.newest("/srv/shop", limit=1) == [("old", True)]
     assert storage.newest("/nowhere") == []

@@ -46,7 +46,7 @@ def test_a_session_held_by_another_process_is_busy_until_that_process_is_gone(tm
             storage.open(S1)
         assert list(storage.read(S1)) == turn(0)
         assert [one.status for one in storage.list()] == ["live"]
-        assert storage.newest("/work/shop") == [("s1", True)]
+        assert storage.newest("/srv/shop") == [("s1", True)]
     finally:
         end(holder)
     assert [one.status for one in storage.list()] == ["ok"]

@@ -66,10 +66,7 @@ class AgentAssembly:
                 f"--max-cost needs a price, and none is known for {options.model}",
                 hint="add one under [[providers.NAME.models]], or limit tokens instead",
             )
-        if options.sandbox == "require" and self._probe() == "none":
-            raise UsageError(
-                "no sandbox works here", hint="install bubblewrap (bwrap), or use --sandbox auto"
-            )
+        self._check_sandbox(options)
 
     def build(
         self,
@@ -84,6 +81,7 @@ class AgentAssembly:
         if not os.path.isdir(cwd):
             raise UsageError(f"the directory of the session, {cwd}, is gone")
         call = self._call_config(options, state)
+        self._check_sandbox(options)
         self._register(options, state, scope, cwd)
         locate = _locator(cwd, os.environ.get("HOME", ""))
         gate = ToolGate(header.id, options.policy, cwd, scope, locate, ask_approval)
@@ -98,6 +96,12 @@ class AgentAssembly:
         return AgentParts(
             scope, env, gate, self._context_maker(options, header.id, cwd), self._time_left(options)
         )
+
+    def _check_sandbox(self, options: AgentOptions) -> None:
+        if options.sandbox == "require" and self._probe() == "none":
+            raise UsageError(
+                "no sandbox works here", hint="install bubblewrap (bwrap), or use --sandbox auto"
+            )
 
     def _call_config(self, options: AgentOptions, state: SessionState | None) -> CallConfig:
         """Which model to call. An empty ``options.model`` is the one the session used last."""

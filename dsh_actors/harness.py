@@ -24,7 +24,7 @@ from dsh_actors.adapters.storage.memory import MemoryStorage
 from dsh_actors.adapters.storage.storage import SegmentStorage
 from dsh_actors.adapters.tools.registry import builtin_tools
 from dsh_actors.assembly import AgentAssembly
-from dsh_actors.config import Config, prepare_home
+from dsh_actors.config import Config
 from dsh_actors.core import turn_io as io
 from dsh_actors.core.events import SessionHeader
 from dsh_actors.core.ids import MessageId, SessionId, Ticket
@@ -310,9 +310,8 @@ class Harness:
 
 def open_storage(config: Config, clock: Clock | None = None) -> SessionStorage:
     """The stored sessions. Raises `ConfigError` where there is no home for them."""
-    home = config.require_home()
-    prepare_home(home)
-    return SegmentStorage(os.path.join(home, "sessions"), _owner(), (clock or SystemClock()).now_ms)
+    root = os.path.join(config.require_home(), "sessions")
+    return SegmentStorage(root, _owner(), (clock or SystemClock()).now_ms)
 
 
 def _owner() -> str:

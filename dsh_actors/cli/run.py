@@ -59,10 +59,14 @@ def run(**options: Any) -> int:
         # A user's mistake, or a fault of ours: either way the run has an end that can be read.
         show_traceback(error)
         end = not_started(error, arguments)
-    if signals is not None:
-        output.give_up_at = signals.deadline
-        signals.on_first = lambda: setattr(output, "give_up_at", signals.deadline)
-    return output.finish(end)
+    if signals is None:
+        return output.finish(end)
+    output.give_up_at = signals.deadline
+    signals.on_first = lambda: setattr(output, "give_up_at", signals.deadline)
+    try:
+        return output.finish(end)
+    finally:
+        signals.close()
 
 
 def not_started(error: BaseException, arguments: RunArguments) -> RunEnd:

@@ -23,6 +23,7 @@ _TERM, _KILL = 15, 9
 _CONT = 18
 _GUARD_GRACE_S = 2.0
 _KILL_PATIENCE_S = 1.0
+_FEW_PIDS = 64
 """How long to look again after KILL; what is still there then cannot be ended by us."""
 
 
@@ -85,9 +86,21 @@ def _all_pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
+def _leads_a_process(pid: int) -> bool:
+    """Threads have numbers of the same kind and a directory too, but are not listed."""
+    try:
+        status = _read(f"/proc/{pid}/status")
+    except OSError:
+        return False
+    return b"\nTgid:\t%d\n" % pid in status
+
+
 def pids_since(pid: int) -> list[int]:
     """The live pids that were given out after ``pid`` was, by the kernel's counter, which wraps around."""
     last = int(_read("/proc/loadavg").split()[-1])
+    if 0 <= last - pid <= _FEW_PIDS:
+        # Asking for each is quicker than listing what may be thousands of others.
+        return [other for other in range(pid + 1, last + 1) if _leads_a_process(other)]
     if last >= pid:
         return [other for other in _all_pids() if pid < other <= last]
     return [other for other in _all_pids() if other > pid or other <= last]

@@ -13,7 +13,8 @@ import pytest
 from tests.bench.measure import Bench
 from tests.model_server import ModelServer
 
-SLACK = 1.2
+SLACK = 1.3
+"""For a machine whose other work shares the caches and the clock; the limits themselves are in `__main__`."""
 
 
 @pytest.fixture(scope="module")

@@ -21,22 +21,27 @@ def stdin() -> Iterator[int]:
     saved = os.dup(0)
     reading, writing = os.pipe()
     os.dup2(reading, 0)
-    os.close(reading)
+    close(reading)
     STREAMS.has_stdin = True
     yield writing
     os.dup2(saved, 0)
-    os.close(saved)
+    close(saved)
+
+
+def close(descriptor: int) -> None:
+    """Close at once: gevent's `os.close` waits for the loop to turn, and a blocking read would not let it."""
+    os.fdopen(descriptor, "wb").close()
 
 
 def finish(writing: int, data: bytes) -> None:
     os.write(writing, data)
-    os.close(writing)
+    close(writing)
 
 
 def test_an_argument_leaves_standard_input_alone(stdin: int) -> None:
     os.write(stdin, b"not read")
     assert read_prompt("hello", None, ()).text == "hello"
-    os.close(stdin)
+    close(stdin)
     assert os.read(0, 100) == b"not read"
 
 
@@ -50,7 +55,7 @@ def test_a_prompt_of_many_megabytes_comes_through_whole(stdin: int) -> None:
     data = b"0123456789abcdef" * 300_000
     # A process of its own: the reader blocks this one.
     child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=stdin)
-    os.close(stdin)
+    close(stdin)
     feeder = start_task(lambda _token: child.communicate(data, timeout=20), lambda _end: None, name="feeder")
     assert read_prompt("-", None, (), stdin_timeout_s=20).text.encode() == data
     assert feeder.join(20)
@@ -59,14 +64,14 @@ def test_a_prompt_of_many_megabytes_comes_through_whole(stdin: int) -> None:
 def test_an_endless_writer_is_cut_at_the_size(stdin: int) -> None:
     os.write(stdin, b"x" * 5000)
     prompt = read_prompt("-", None, (), stdin_max_bytes=1000)
-    os.close(stdin)
+    close(stdin)
     assert (prompt.text, len(prompt.notes)) == ("x" * 1000, 1)
 
 
 def test_an_endless_writer_is_cut_in_time(stdin: int) -> None:
     os.write(stdin, b"so far")
     prompt = read_prompt("-", None, (), stdin_timeout_s=0.05)
-    os.close(stdin)
+    close(stdin)
     assert prompt.text == "so far" and "0.05 s" in prompt.notes[0]
 
 
@@ -80,7 +85,7 @@ def test_blank_standard_input_is_refused(stdin: int, data: bytes) -> None:
 def test_a_blank_argument_is_refused_without_reading(stdin: int) -> None:
     with pytest.raises(UsageError, match="blank"):
         read_prompt("  ", None, ())
-    os.close(stdin)
+    close(stdin)
 
 
 def test_a_closed_standard_input_is_no_prompt(monkeypatch: pytest.MonkeyPatch) -> None:

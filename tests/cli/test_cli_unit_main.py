@@ -37,12 +37,13 @@ def store(home: Path, name: str, answer: str) -> None:
     reply = {"id": "a", "role": "assistant", "content": blocks, "source": source}
     result = {"type": "tool-result", "toolCallId": "c", "content": [{"type": "text", "text": "``` x"}]}
     writer = storage.create(header)
+    failure = {"message": "lost", "code": "SERVER"}
     facts: list[tuple[str, dict[str, object]]] = [
         ("turn/start", {"turn": 1}),
         ("user/message", user),
         ("assistant/message", {"turn": 1, "step": 1, "message": reply}),
         ("tool/result", {"turn": 1, "step": 1, "message": {"content": [result]}}),
-        ("turn/end", {"turn": 1, "reason": {"kind": "error", "error": {"message": "lost", "code": "SERVER"}}}),
+        ("turn/end", {"turn": 1, "reason": {"kind": "error", "error": failure}}),
     ]
     surface = {"user/message", "assistant/message", "tool/result"}
     writer.append(
@@ -96,7 +97,9 @@ def test_a_fault_of_ours_is_one_line_and_no_traceback(
     assert "Traceback" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["help"], ["help", "run"], ["--version"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["run", "--help"], ["help"], ["help", "run"], ["--version"]]
+)
 def test_help_goes_to_standard_output(capfd: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     code = main(arguments)
     out, err = capfd.readouterr()

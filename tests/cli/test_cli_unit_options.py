@@ -31,9 +31,8 @@ def options_of(tmp_path: Path, *arguments: str) -> Any:
 
 
 def test_options_override_the_configuration_by_key(tmp_path: Path) -> None:
-    options = options_of(
-        tmp_path, "-m", "a/b", "--max-steps", "3", "--timeout", "5m", "--max-retries", "0", "--sandbox", "off", "x"
-    )
+    given = "-m a/b --max-steps 3 --timeout 5m --max-retries 0 --sandbox off x"
+    options = options_of(tmp_path, *given.split())
     assert (options.model, options.sandbox) == ("a/b", "off")
     limits = options.limits
     assert (limits.max_steps, limits.timeout_s, limits.max_retries) == (3, 300.0, 0)
@@ -45,7 +44,13 @@ def test_every_option_is_a_field_and_every_field_an_option() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--max-steps", "0"], ["--max-steps", "x"], ["--timeout", "0"], ["--sandbox", "maybe"], ["--max-retries", "-1"]],
+    [
+        ["--max-steps", "0"],
+        ["--max-steps", "x"],
+        ["--timeout", "0"],
+        ["--sandbox", "maybe"],
+        ["--max-retries", "-1"],
+    ],
 )
 def test_a_value_of_the_wrong_type_names_its_option(arguments: list[str]) -> None:
     with pytest.raises(ConfigError, match=arguments[0]):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+from functools import cache
 
 from dsh_actors.core.text import JsonObject, decode_output, shorten
 from dsh_actors.errors import ToolError
@@ -71,9 +72,8 @@ class BashTool:
         asked = arguments.get("timeout_s")
         timeout_s = _clamp(asked, context.timeout_s)
         env = {**context.env, **_UNATTENDED}
-        shell = "bash" if shutil.which("bash", path=env.get("PATH")) else "sh"
         result = context.processes.run(
-            context.wrap([shell, "-c", arguments["command"]], context.cwd),
+            context.wrap([_shell(env.get("PATH")), "-c", arguments["command"]], context.cwd),
             cwd=context.cwd,
             env=env,
             timeout_s=timeout_s,
@@ -81,6 +81,11 @@ class BashTool:
             output_limit_bytes=context.output_limit_bytes,
         )
         return _report(result, context.output_limit_bytes, _timeout_note(asked, timeout_s, context.timeout_s))
+
+
+@cache
+def _shell(search: str | None) -> str:
+    return shutil.which("bash", path=search) or "sh"
 
 
 def _clamp(asked: float | None, ceiling: float) -> float:

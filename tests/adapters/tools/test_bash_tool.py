@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -222,7 +223,7 @@ def test_the_command_goes_through_the_sandbox(tmp_path: Path) -> None:
     runner = CannedRunner(ProcessResult(0, b"", 0, None, False, 0.1))
     context = replace(context_for(runner, str(tmp_path)), wrap=lambda argv, cwd: ["box", cwd, *argv])
     BashTool().execute({"command": "echo 'a b'"}, context)
-    assert runner.asked["argv"] == ["box", str(tmp_path), "bash", "-c", "echo 'a b'"]
+    assert runner.asked["argv"] == ["box", str(tmp_path), shutil.which("bash"), "-c", "echo 'a b'"]
     assert runner.asked["cwd"] == str(tmp_path)
 
 

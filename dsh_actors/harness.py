@@ -36,7 +36,7 @@ from dsh_actors.core.prompt import PERSONA
 from dsh_actors.core.redaction import Redactor
 from dsh_actors.core.scope import Scope
 from dsh_actors.core.text import JsonObject, clean_text
-from dsh_actors.errors import ActorGone
+from dsh_actors.errors import ActorGone, UsageError
 from dsh_actors.ports import Clock, LlmProvider, SessionStorage
 from dsh_actors.providers import LazyProviders
 from dsh_actors.runtime.actor import start_actor
@@ -172,6 +172,7 @@ class Harness:
         self.scope.section("persona", 0, PERSONA)
         for tool in builtin_tools():
             self.scope.tool(tool)
+        self._presets: dict[str, Scope] = {}
         self.providers = LazyProviders(config, providers or {})
         self._redactor = Redactor(config.secrets())
         # Carried by every child, so that whatever escapes its group is still found.
@@ -205,7 +206,7 @@ class Harness:
         Nothing is on disk before the first input. Raises `UsageError`, `CredentialError`,
         `SessionExists` and what ``setup`` raises, with nothing left behind.
         """
-        self._assembly.check(options)
+        self._check(options)
         session_id = SessionId(options.session_id or new_session_id(self.clock))
         header = SessionHeader(session_id, self.clock.now_ms(), options.cwd, agent_preset=options.preset)
         header.require_valid()
@@ -218,8 +219,14 @@ class Harness:
         `create` raises, with nothing changed.
         """
         if options.model:
-            self._assembly.check(options)
+            self._check(options)
         return self._bring_up(p.ResumeAgent(options, SessionId(session_id), setup))
+
+    def preset(self, name: str) -> Scope:
+        """The scope of a preset, made when first asked for: what registers there holds for its agents."""
+        if name not in self._presets:
+            self._presets[name] = Scope("preset", self.scope)
+        return self._presets[name]
 
     def agents(self) -> list[AgentHandle]:
         """Handles of the live agents, oldest first."""
@@ -237,7 +244,21 @@ class Harness:
             self.processes.close()
             for ref in (self._supervisor, *self._worker_refs()):
                 ref.stop(timeout=timeout_s)
-            self.scope.close()
+            for scope in (*self._presets.values(), self.scope):
+                scope.close()
+
+    def _check(self, options: AgentOptions) -> None:
+        self._scope_above(options.preset)
+        self._assembly.check(options)
+
+    def _scope_above(self, preset: str | None) -> Scope:
+        """The scope an agent of this preset hangs below."""
+        if preset is None:
+            return self.scope
+        if preset not in self._presets:
+            known = ", ".join(sorted(self._presets)) or "none"
+            raise UsageError(f"there is no preset {preset!r}", hint=f"presets are: {known}")
+        return self._presets[preset]
 
     def _bring_up(self, message: p.CreateAgent | p.ResumeAgent) -> AgentHandle:
         entry = self._supervisor.ask(message, timeout=OPEN_TIMEOUT_S + ASK_TIMEOUT_S)
@@ -253,7 +274,7 @@ class Harness:
         supervisor = SupervisorActor(
             name="supervisor",
             wiring=wiring,
-            scope=self.scope,
+            scope_above=self._scope_above,
             build=lambda options, opened, scope: self._assembly.build(
                 options, opened, scope, self._approvals.tell
             ),

@@ -92,13 +92,13 @@ class SupervisorActor(BaseActor):
         *,
         name: str,
         wiring: Wiring,
-        scope: Scope,
+        scope_above: Callable[[str | None], Scope],
         build: BuildParts,
         workers: Mapping[str, tuple[Address, WorkerSpec]],
     ) -> None:
         super().__init__(name=name)
         self._wiring = wiring
-        self._scope = scope
+        self._scope_above = scope_above
         self._build = build
         self._workers = workers
         self._worker_restarts: dict[str, deque[float]] = {}
@@ -176,8 +176,9 @@ class SupervisorActor(BaseActor):
             else p.ReserveSession(header, on_broken, options.ephemeral)
         )
         opened: p.Opened = store.ask(request, timeout=OPEN_TIMEOUT_S)
-        scope = Scope("agent", self._scope)
+        scope = Scope("agent")
         try:
+            scope.parent = self._scope_above(opened.header.agent_preset)
             parts = self._build(options, opened, scope)
             commit = setup(scope) if setup is not None else None
             if commit is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dsh_actors.cli.debugging import install_debugging
 from dsh_actors.cli.failures import describe_error, show_traceback
 from dsh_actors.cli.options import (
     RUN_PARAMETERS,
@@ -42,6 +43,7 @@ def run(**options: Any) -> int:
     arguments = RunArguments(**options)
     output = RunOutput(arguments)
     signals: SignalWatch | None = None
+    install_debugging()
     try:
         check(arguments)
         output.check_files()

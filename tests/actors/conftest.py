@@ -12,8 +12,12 @@ from dsh_actors.core.events import Event
 from dsh_actors.core.options import AgentOptions
 from dsh_actors.harness import AgentHandle, Harness
 from dsh_actors.runtime.actor import live_actors
+from dsh_actors.runtime.debug import install_blocking_detection
 from dsh_actors.runtime.tasks import live_tasks
 from dsh_actors.testing.manual import ManualProvider
+
+HELD_MS = 500.0
+"""Ten times what is allowed: the machine that runs the tests may be busy with others."""
 
 
 class Stage:
@@ -50,9 +54,13 @@ class Stage:
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
-    """After the test nothing may be left running."""
+    """After the test nothing may be left running, and nothing may have held the hub for long."""
+    blocked: list[str] = []
+    undo = install_blocking_detection(HELD_MS, blocked.append)
     stage = Stage(tmp_path)
     yield stage
     stage.harness.close()
+    undo()
+    assert blocked == []
     assert live_actors() == []
     assert live_tasks() == []

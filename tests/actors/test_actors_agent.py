@@ -302,6 +302,20 @@ def test_a_pre_execute_interceptor_may_allow_what_follows(stage):
     assert calls == ["held"]
 
 
+def test_what_registers_on_a_preset_holds_for_its_agents_only(stage):
+    tool = HeldTool()
+    stage.harness.preset("reviewer").tool(tool)
+    for preset, expected in (("reviewer", True), (None, False)):
+        agent = stage.agent(preset=preset)
+        agent.followup("hello")
+        stream = stage.model.next_stream()
+        assert ("held" in [t.name for t in stream.request.header.tools]) is expected
+        stream.send(*text_chunks("ok"))
+        assert agent.when_idle(10)
+    with pytest.raises(UsageError):
+        stage.agent(preset="nobody")
+
+
 # --- creation and the end -------------------------------------------------------------------------
 
 

@@ -81,6 +81,18 @@ def test_a1_an_error_that_a_retry_recovered_from_is_success(dsh: Dsh) -> None:
 
 # --- A4 ---------------------------------------------------------------------------------------
 
+def test_the_debug_switch_shows_the_actors_on_sigusr1(dsh: Dsh) -> None:
+    dsh.server.script(STALL(60, "par"), T("never"))
+    running = dsh.begin("--json", "x", env={"DSH_DEBUG": "1"})
+    running.wait_for_event("assistant/chunk")
+    running.send_signal(signal.SIGUSR1)
+    running.wait_for(lambda it: "greenlets" in it.stderr)
+    tree = running.stderr
+    assert "supervisor (SupervisorActor)" in tree and "  session_store (SessionStoreActor)" in tree
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(5).code == 143
+
+
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 
 

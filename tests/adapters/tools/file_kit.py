@@ -45,7 +45,7 @@ class Workspace:
 
 
 def workspace_at(folder: Path, *, output_limit_bytes: int = 30_000) -> Workspace:
-    root = folder / "work"
+    root = folder / "place"
     root.mkdir(exist_ok=True)
     root = root.resolve()
     cancel = Switch()

@@ -80,7 +80,7 @@ def test_writing_outside_the_roots_is_denied_by_every_name(
         work.run(WriteTool(), path=path.replace("{outside}", str(outside)), content="evil")
     assert caught.value.rule == "workspace"
     assert caught.value.hint is not None and "--add-dir" in caught.value.hint
-    assert names(tmp_path) == ["outside", "work"]
+    assert names(tmp_path) == ["outside", "place"]
     assert names(outside) == ["kept"]
     assert (outside / "kept").read_text() == "kept"
 

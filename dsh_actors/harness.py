@@ -24,7 +24,7 @@ from dsh_actors.adapters.storage.memory import MemoryStorage
 from dsh_actors.adapters.storage.storage import SegmentStorage
 from dsh_actors.adapters.tools.registry import builtin_tools
 from dsh_actors.assembly import AgentAssembly
-from dsh_actors.config import Config
+from dsh_actors.config import Config, prepare_home
 from dsh_actors.core import turn_io as io
 from dsh_actors.core.events import SessionHeader
 from dsh_actors.core.ids import MessageId, SessionId, Ticket
@@ -210,6 +210,9 @@ class Harness:
         session_id = SessionId(options.session_id or new_session_id(self.clock))
         header = SessionHeader(session_id, self.clock.now_ms(), options.cwd, agent_preset=options.preset)
         header.require_valid()
+        if not options.ephemeral and self.storage is not self.memory:
+            # Only now: a task that is refused leaves no folder behind.
+            prepare_home(self.config.require_home())
         return self._bring_up(p.CreateAgent(options, header, setup))
 
     def resume(self, session_id: str, options: AgentOptions, setup: p.Setup | None = None) -> AgentHandle:

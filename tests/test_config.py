@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsh_actors.config import KEYS, Config, find_home, load_config, parse_duration
+from dsh_actors.config import KEYS, Config, find_home, load_config, parse_duration, prepare_home
 from dsh_actors.core.outcome import Price
 from dsh_actors.errors import ConfigError
 
@@ -180,10 +181,11 @@ def test_a_file_in_the_place_of_the_home_is_a_problem(tmp_path: Path) -> None:
     assert "not a directory" in (find_home({"HOME": str(tmp_path)}).problem or "")
 
 
-def test_looking_creates_nothing(tmp_path: Path) -> None:
+def test_looking_creates_nothing_and_preparing_creates_a_private_folder(tmp_path: Path) -> None:
     config = load_config(env={"HOME": str(tmp_path)}, cwd=str(tmp_path))
-    assert config.require_home() == str(tmp_path / ".dsh")
     assert list(tmp_path.iterdir()) == []
+    prepare_home(config.require_home())
+    assert os.stat(tmp_path / ".dsh").st_mode & 0o777 == 0o700
 
 
 # --- providers and secrets ----------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Where dsh keeps its files, and which project's settings apply. Looks only."""
+"""Where dsh keeps its files, and which project's settings apply. Looks only; `prepare_home` creates."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["Home", "find_home", "find_project_file"]
+from dsh_actors.errors import ConfigError
+
+__all__ = ["Home", "find_home", "find_project_file", "prepare_home"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,17 @@ def _problem(path: str) -> str | None:
         return f"{path!r} cannot be used: {error}"
     usable = os.path.isdir(parent) and os.access(parent, os.W_OK | os.X_OK)
     return None if usable else f"{path} cannot be created"
+
+
+def prepare_home(path: str) -> None:
+    """Create the home, for its owner only. Raises `ConfigError`."""
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot create {path}: {error.strerror}",
+            hint="set DSH_HOME to a writable directory, or use --ephemeral",
+        ) from error
 
 
 def find_project_file(cwd: str, home: str | None) -> str | None:

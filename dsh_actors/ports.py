@@ -190,6 +190,14 @@ class Tool(Protocol):
 # --- sessions ---------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The folded state after all events below ``next_seq``, as JSON (`core/snapshot.py` reads it)."""
+
+    next_seq: int
+    state: JsonObject = field(hash=False)
+
+
 class SessionWriter(Protocol):
     """*Native.* The one writer of a session; holds its lock until closed."""
 
@@ -198,8 +206,17 @@ class SessionWriter(Protocol):
     @property
     def next_seq(self) -> int: ...
 
-    def replay(self) -> Iterator[Event]:
-        """Every stored event in order, once, before anything is appended."""
+    def checkpoint(self) -> Checkpoint | None:
+        """The newest usable checkpoint; None where everything has to be replayed."""
+
+    def replay(self, from_seq: int = 0) -> Iterator[Event]:
+        """The stored events from ``from_seq`` on, once, before anything is appended.
+
+        ``from_seq`` is 0 or the ``next_seq`` of the `checkpoint`.
+        """
+
+    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Keep a checkpoint of events that are all durable. Raises `StorageFull` or `StorageError`."""
 
     def append(self, events: Sequence[Event]) -> None:
         """Durable on return; on failure nothing is written and the same call may be made again.
@@ -239,6 +256,15 @@ class SessionStorage(Protocol):
 
     def list(self, cwd: str | None = None) -> Iterator[SessionListing]:
         """Newest first; a damaged session is listed as such and raises nothing."""
+
+    def checkpoint(self, session_id: SessionId) -> Checkpoint | None:
+        """The newest usable checkpoint, read without a lock. Raises `SessionNotFound`."""
+
+    def revision(self, session_id: SessionId) -> str:
+        """An opaque text that changes whenever the stored session does. Raises `SessionNotFound`."""
+
+    def delete(self, session_id: SessionId) -> int:
+        """Remove a session that nobody holds; the bytes freed. Raises `SessionBusy`, `SessionNotFound`."""
 
     def path(self, session_id: SessionId) -> str:
         """The session's directory. Raises `SessionNotFound`."""

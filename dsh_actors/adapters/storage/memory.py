@@ -20,7 +20,7 @@ from dsh_actors.errors import (
     SessionNotFound,
     SessionUnsupported,
 )
-from dsh_actors.ports import SessionListing
+from dsh_actors.ports import Checkpoint, SessionListing
 
 __all__ = ["MemoryStorage"]
 
@@ -28,7 +28,7 @@ __all__ = ["MemoryStorage"]
 class _Kept:
     """One session: its encoded lines, and whether a writer has it."""
 
-    __slots__ = ("has_writer", "header", "lines", "next_seq", "updated_ms")
+    __slots__ = ("checkpoint", "has_writer", "header", "lines", "next_seq", "updated_ms")
 
     def __init__(self, header: SessionHeader) -> None:
         self.header = header
@@ -36,6 +36,7 @@ class _Kept:
         self.next_seq = 0
         self.updated_ms = header.created_at
         self.has_writer = True
+        self.checkpoint: Checkpoint | None = None
 
     def events(self, from_seq: int) -> Iterator[Event]:
         for line in tuple(self.lines):
@@ -100,6 +101,22 @@ class MemoryStorage:
         shown.sort(key=lambda kept: (kept.updated_ms, kept.header.id), reverse=True)
         return (kept.listing() for kept in shown)
 
+    def checkpoint(self, session_id: SessionId) -> Checkpoint | None:
+        """Raises `SessionNotFound`."""
+        return self._find(session_id).checkpoint
+
+    def revision(self, session_id: SessionId) -> str:
+        """Raises `SessionNotFound`."""
+        return str(self._find(session_id).next_seq)
+
+    def delete(self, session_id: SessionId) -> int:
+        """Raises `SessionNotFound` or `SessionBusy`."""
+        kept = self._find(session_id)
+        if kept.has_writer:
+            raise SessionBusy(f"session {session_id!r} is in use by {self._owner}")
+        del self._sessions[session_id]
+        return sum(map(len, kept.lines))
+
     def path(self, session_id: SessionId) -> str:
         """Always raises `SessionNotFound`: there is no directory."""
         self._find(session_id)
@@ -132,9 +149,15 @@ class MemoryWriter:
     def next_seq(self) -> int:
         return self._kept.next_seq
 
-    def replay(self) -> Iterator[Event]:
-        """Every event in order."""
-        return self._kept.events(0)
+    def checkpoint(self) -> Checkpoint | None:
+        return self._kept.checkpoint
+
+    def replay(self, from_seq: int = 0) -> Iterator[Event]:
+        """The events from ``from_seq`` on."""
+        return self._kept.events(from_seq)
+
+    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
+        self._kept.checkpoint = checkpoint
 
     def append(self, events: Sequence[Event]) -> None:
         """Raises `EventRefused` for a gap or for data without a JSON form; nothing is kept then."""

@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import IO, cast
 
 import zstandard
 
 from dsh_actors.adapters.storage.layout import close_descriptor, storage_error
+from dsh_actors.errors import SessionNotFound
 
-__all__ = ["FrameDamage", "FrameFile", "compress_frame"]
+__all__ = ["FrameDamage", "FrameFile", "compress_frame", "opened"]
 
 LEVEL = 3
 MAGIC = b"\x28\xb5\x2f\xfd"
 
 _WINDOW = 256 * 1024
 _SLICE = 64 * 1024
+_PIECE = 256 * 1024
+# Up to this size a frame is checked as a whole before any of it is given away.
+_MAX_WHOLE = 1024 * 1024
 _MAX_BLOCK = 128 * 1024
 _LONGEST_HEADER = 18
 # A flipped bit is looked for in incomplete frames up to this size: in their headers, and in the block
@@ -39,11 +45,26 @@ class FrameDamage(Exception):
         self.reason = reason
 
 
-def compress_frame(data: bytes) -> bytes:
+def compress_frame(data: bytes, level: int = LEVEL) -> bytes:
     """``data`` as one frame."""
     # A compressor keeps megabytes after one large batch; making one a batch costs microseconds.
-    compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True, write_content_size=True)
+    compressor = zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True)
     return compressor.compress(data)
+
+
+@contextmanager
+def opened(path: str) -> Iterator[FrameFile]:
+    """The frames of ``path`` for as long as the block runs. Raises `SessionNotFound` or `StorageError`."""
+    try:
+        frames = FrameFile(path)
+    except FileNotFoundError as error:
+        raise SessionNotFound(f"{path} is gone") from error
+    except OSError as error:
+        raise storage_error(error, "read", path) from error
+    try:
+        yield frames
+    finally:
+        frames.close()
 
 
 class FrameFile:
@@ -55,6 +76,7 @@ class FrameFile:
         status = os.fstat(self._descriptor)
         self.size = status.st_size
         self.inode = status.st_ino
+        self.changed_ns = status.st_mtime_ns
         self._decompressor = zstandard.ZstdDecompressor()
         self._window = b""
         self._window_start = 0
@@ -74,17 +96,46 @@ class FrameFile:
         """Where the frame at ``start`` ends; None if the file ends before. Raises `FrameDamage`."""
         return _walk(self._at, start, self.size)
 
+    def whole_frames(self, start: int) -> list[tuple[int, int]]:
+        """Start and end of every whole frame from ``start`` on. Raises `FrameDamage`."""
+        found: list[tuple[int, int]] = []
+        while start < self.size and self.is_frame(start):
+            end = self.frame_end(start)
+            if end is None:
+                break
+            found.append((start, end))
+            start = end
+        return found
+
+    def content_size(self, start: int) -> int:
+        """How long the content of the frame at ``start`` claims to be."""
+        return zstandard.frame_content_size(self._at(start, _LONGEST_HEADER))
+
     def pieces(self, start: int, end: int) -> Iterator[bytes]:
-        """The content of the frame in ``[start, end)``, decoded and checked. Raises `FrameDamage`."""
-        decoder = self._decompressor.decompressobj()
-        for position in range(start, end, _SLICE):
+        """The content of the frame in ``[start, end)``, decoded and checked. Raises `FrameDamage`.
+
+        A frame with more than `_MAX_WHOLE` of content is given away while it is checked.
+        """
+        if self.content_size(start) <= _MAX_WHOLE:
+            yield b"".join(self.unchecked_pieces(start, end))
+        else:
+            yield from self.unchecked_pieces(start, end)
+
+    def unchecked_pieces(self, start: int, end: int) -> Iterator[bytes]:
+        """As `pieces`, but what comes before the last piece is given away before the frame is checked."""
+        span = cast(IO[bytes], _Span(self._at, start, end))
+        size, reader = 0, self._decompressor.stream_reader(span)
+        while True:
             try:
-                piece = decoder.decompress(self._at(position, min(_SLICE, end - position)))
+                # Bounded output: a few bytes of a frame may stand for megabytes.
+                piece = reader.read(_PIECE)
             except zstandard.ZstdError as error:
                 raise FrameDamage(start, f"the frame cannot be decoded: {error}") from error
-            if piece:
-                yield piece
-        if not decoder.eof:
+            if not piece:
+                break
+            size += len(piece)
+            yield piece
+        if size != self.content_size(start):
             raise FrameDamage(start, "the frame has no end")
 
     def torn_pieces(self, start: int) -> Iterator[bytes]:
@@ -153,6 +204,20 @@ class FrameFile:
         except FrameDamage:
             return False
         return True
+
+
+class _Span:
+    """Some bytes of a file, as a decompressor reads them."""
+
+    def __init__(self, at: _At, position: int, end: int) -> None:
+        self._at = at
+        self._position = position
+        self._end = end
+
+    def read(self, count: int) -> bytes:
+        piece = self._at(self._position, min(count, self._end - self._position))
+        self._position += len(piece)
+        return piece
 
 
 def _walk(at: _At, start: int, limit: int, visited: list[int] | None = None) -> int | None:

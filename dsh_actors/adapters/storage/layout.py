@@ -15,8 +15,10 @@ import re
 from dsh_actors.errors import SessionCorrupt, SessionNotFound, StorageError, StorageFull, UsageError
 
 __all__ = [
+    "CHECKPOINTS_NAME",
     "LOCK_NAME",
     "LOG_NAME",
+    "SPILL_NAME",
     "close_descriptor",
     "find_all",
     "find_session",
@@ -30,6 +32,8 @@ __all__ = [
 
 LOCK_NAME = "lock"
 LOG_NAME = "log"
+CHECKPOINTS_NAME = "checkpoints"
+SPILL_NAME = "spill"
 
 close_descriptor = posix.close
 """Closes at once. The patched ``os.close`` asks the event loop first, which never knew these files."""

@@ -9,28 +9,25 @@ from dsh_actors.adapters.storage.lock import is_held
 from dsh_actors.adapters.storage.recovery import Batch, LogReader
 from dsh_actors.adapters.storage.segments import segment_names
 from dsh_actors.adapters.storage.summary import SessionSummary
+from dsh_actors.core.events import SessionHeader
 from dsh_actors.core.ids import SessionId
 from dsh_actors.errors import EventRefused, SessionError, SessionUnsupported
 from dsh_actors.ports import SessionListing
 
 __all__ = ["list_session"]
 
+_MAX_ATTEMPTS = 5
+
 
 def list_session(directory: str, updated_ms: int) -> SessionListing:
     """Raises nothing. ``updated_ms`` is when the session last changed."""
-    summary, header, status = SessionSummary(), None, ""
-    try:
-        if _has_no_bytes(directory):
-            status = "empty"
-        else:
-            reader = LogReader(directory)
-            header = reader.header()
-            for batch in reader.batches():
-                _observe(summary, batch)
-    except SessionUnsupported:
-        status = "unsupported"
-    except (SessionError, EventRefused, OSError):
-        status = "corrupt"
+    seen = None
+    for _ in range(_MAX_ATTEMPTS):
+        summary, header, status, now_seen = _summarise(directory)
+        # Its writer may have been taking a write back: damage counts once it is seen twice unchanged.
+        if status != "corrupt" or now_seen == seen:
+            break
+        seen = now_seen
     if not status:
         status = "live" if is_held(os.path.join(directory, LOCK_NAME)) else summary.status
     session_id = SessionId(id_of_name(os.path.basename(directory))) if header is None else header.id
@@ -43,6 +40,25 @@ def list_session(directory: str, updated_ms: int) -> SessionListing:
         summary.turns,
         status,
     )
+
+
+def _summarise(
+    directory: str,
+) -> tuple[SessionSummary, SessionHeader | None, str, tuple[object, ...]]:
+    """The fold of a log, its header, what is wrong with it, and which state of it was read."""
+    summary, reader, header = SessionSummary(), None, None
+    try:
+        if _has_no_bytes(directory):
+            return summary, None, "empty", ()
+        reader = LogReader(directory)
+        header = reader.header()
+        for batch in reader.batches():
+            _observe(summary, batch)
+    except SessionUnsupported:
+        return summary, header, "unsupported", ()
+    except (SessionError, EventRefused, OSError):
+        return summary, header, "corrupt", () if reader is None else reader.seen
+    return summary, header, "", ()
 
 
 def _observe(summary: SessionSummary, batch: Batch) -> None:

@@ -12,6 +12,7 @@ import os
 import re
 from dataclasses import dataclass
 
+from dsh_actors.adapters.storage.files import write_all
 from dsh_actors.adapters.storage.frames import compress_frame
 from dsh_actors.adapters.storage.layout import (
     LOCK_NAME,
@@ -37,7 +38,6 @@ __all__ = [
     "segment_name",
     "segment_names",
     "touch",
-    "write_all",
 ]
 
 FORMAT = 1
@@ -127,6 +127,14 @@ class SegmentTail:
         self._inode = inode
         self._is_dirty = False  # a failed append could not be taken back
 
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.path)
+
+    @property
+    def first_seq(self) -> int:
+        return segment_first_seq(self.name) or 0
+
     def append(self, data: bytes) -> None:
         """Add ``data`` as one frame; durable on return, otherwise nothing is added.
 
@@ -151,6 +159,14 @@ class SegmentTail:
             self._is_dirty = False
         except OSError as error:
             raise storage_error(error, "write", self.path) from error
+        finally:
+            close_descriptor(descriptor)
+
+    def require_unchanged(self) -> None:
+        """Check it as `append` does. Raises `SessionBusy` or OSError."""
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            self._require_unchanged(descriptor)
         finally:
             close_descriptor(descriptor)
 
@@ -198,9 +214,14 @@ def _publish(
     directory: str, header: SessionHeader, owner: str, data: bytes, now_ms: int
 ) -> tuple[SessionLock, SegmentTail]:
     project = os.path.dirname(directory)
-    make_private_directories(project)
     place = os.path.join(project, f".new-{os.getpid()}-{os.urandom(8).hex()}")
-    os.mkdir(place, 0o700)
+    make_private_directories(project)
+    try:
+        os.mkdir(place, 0o700)
+    except FileNotFoundError:
+        # Whoever removed the last other session of the project removed its directory.
+        make_private_directories(project)
+        os.mkdir(place, 0o700)
     lock: SessionLock | None = None
     try:
         lock = SessionLock.acquire(os.path.join(place, LOCK_NAME), owner, f"session {header.id!r}")
@@ -221,13 +242,6 @@ def _publish(
 
 def _exists(header: SessionHeader) -> SessionExists:
     return SessionExists(f"session {header.id!r} exists already", hint="resume it, or choose another id")
-
-
-def write_all(descriptor: int, data: bytes) -> None:
-    """Raises OSError."""
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
 
 
 def _write_first_segment(draft: str, header: SessionHeader, data: bytes) -> tuple[int, int]:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 
+from dsh_actors.adapters.storage.checkpoints import newest_checkpoint
 from dsh_actors.adapters.storage.layout import (
     LOCK_NAME,
+    LOG_NAME,
     find_all,
     find_session,
     name_of_id,
@@ -19,14 +21,14 @@ from dsh_actors.adapters.storage.layout import (
 )
 from dsh_actors.adapters.storage.listing import list_session
 from dsh_actors.adapters.storage.lock import SessionLock, is_held
-from dsh_actors.adapters.storage.recovery import LogReader, repair_tail
-from dsh_actors.adapters.storage.segments import SegmentTail, publish_session, touch
-from dsh_actors.adapters.storage.sequence import require_next
-from dsh_actors.core.codec import encode_batch
+from dsh_actors.adapters.storage.recovery import LogReader, stable_events
+from dsh_actors.adapters.storage.removal import remove_leftovers, remove_session
+from dsh_actors.adapters.storage.segments import SegmentTail, publish_session, segment_names
+from dsh_actors.adapters.storage.writer import DEFAULT_SIZES, SegmentSizes, SegmentWriter
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId
-from dsh_actors.errors import SessionError, SessionExists
-from dsh_actors.ports import SessionListing
+from dsh_actors.errors import SessionCorrupt, SessionError, SessionExists, SessionNotFound
+from dsh_actors.ports import Checkpoint, SessionListing
 
 __all__ = ["SegmentStorage", "SegmentWriter"]
 
@@ -34,13 +36,23 @@ __all__ = ["SegmentStorage", "SegmentWriter"]
 class SegmentStorage:
     """A `SessionStorage` below ``root`` (``$DSH_HOME/sessions``).
 
-    ``owner`` names this process to whoever meets its locks; ``clock_ms`` dates the changes.
+    ``owner`` names this process to whoever meets its locks; ``clock_ms`` dates the changes. A
+    segment is sealed at ``segment_bytes`` on disk or ``segment_events``.
     """
 
-    def __init__(self, root: str, owner: str, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        root: str,
+        owner: str,
+        clock_ms: Callable[[], int],
+        *,
+        segment_bytes: int = DEFAULT_SIZES.compressed,
+        segment_events: int = DEFAULT_SIZES.events,
+    ) -> None:
         self._root = root
         self._owner = owner
         self._clock_ms = clock_ms
+        self._sizes = SegmentSizes(segment_bytes, segment_events)
         self._reserved: dict[SessionId, object] = {}
 
     def create(self, header: SessionHeader) -> SegmentWriter:
@@ -67,7 +79,7 @@ class SegmentStorage:
         def close() -> None:
             del self._reserved[header.id]
 
-        return SegmentWriter(directory, header, self._clock_ms, publish=publish, on_close=close)
+        return SegmentWriter(directory, header, self._clock_ms, self._sizes, publish=publish, on_close=close)
 
     def open(self, session_id: SessionId) -> SegmentWriter:
         """Take the session's lock and read its header; `SegmentWriter.replay` reads the rest.
@@ -81,7 +93,7 @@ class SegmentStorage:
         except BaseException:
             lock.release()
             raise
-        return SegmentWriter(directory, header, self._clock_ms, lock=lock)
+        return SegmentWriter(directory, header, self._clock_ms, self._sizes, lock=lock)
 
     def header(self, session_id: SessionId) -> SessionHeader:
         """Reads the first frame only. Raises as `open` does, but never `SessionBusy`."""
@@ -92,7 +104,48 @@ class SegmentStorage:
 
         Raises `SessionNotFound` at once, `SessionCorrupt` and `SessionUnsupported` on the way.
         """
-        return LogReader(find_session(self._root, session_id)).events(from_seq)
+        return stable_events(find_session(self._root, session_id), from_seq)
+
+    def checkpoint(self, session_id: SessionId) -> Checkpoint | None:
+        """The newest checkpoint that fits the log, read without a lock. Raises `SessionNotFound`."""
+        found = newest_checkpoint(find_session(self._root, session_id), session_id)
+        return None if found is None else found.checkpoint
+
+    def revision(self, session_id: SessionId) -> str:
+        """Changes with every append; not when segments are rewritten or checkpoints saved.
+
+        Raises `SessionNotFound`, or `StorageError` where the log cannot be read.
+        """
+        log = os.path.join(find_session(self._root, session_id), LOG_NAME)
+        try:
+            name = segment_names(log)[-1]
+            status = os.stat(os.path.join(log, name))
+        except IndexError as error:
+            raise SessionCorrupt(f"{log} holds no segment of a session") from error
+        except FileNotFoundError as error:
+            raise SessionNotFound(f"no session {session_id!r} in {self._root}") from error
+        except OSError as error:
+            raise storage_error(error, "read", log) from error
+        return f"{name.partition('.')[0]}-{status.st_size}-{status.st_ino}-{status.st_mtime_ns}"
+
+    def rewrite_sealed(self, session_id: SessionId) -> None:
+        """Rewrite the sealed segments of a session that nobody holds. Raises as `open` and a replay do."""
+        writer = self.open(session_id)
+        try:
+            if writer.next_seq:
+                writer.compact()
+        finally:
+            writer.close()
+
+    def delete(self, session_id: SessionId) -> int:
+        """Remove a session that nobody holds, damaged or not; the bytes freed.
+
+        Raises `SessionBusy`, `SessionNotFound`, `StorageError`.
+        """
+        directory = find_session(self._root, session_id)
+        freed = remove_session(directory, self._owner, f"session {session_id!r}")
+        remove_leftovers(os.path.dirname(directory))
+        return freed
 
     def list(self, cwd: str | None = None) -> Iterator[SessionListing]:
         """Newest first; each session is read when it is asked for."""
@@ -133,97 +186,6 @@ class SegmentStorage:
                 except FileNotFoundError:
                     continue  # removed meanwhile
         return [(directory, updated_ms) for updated_ms, directory in sorted(changed, reverse=True)]
-
-
-class SegmentWriter:
-    """The one writer of a session on disk; used by one thread at a time.
-
-    Damage behind the header, and unknown events, are found by `replay`. Whoever appends without
-    having replayed makes the writer read the log first, as it never adds to what it has not checked.
-    """
-
-    def __init__(
-        self,
-        directory: str,
-        header: SessionHeader,
-        clock_ms: Callable[[], int],
-        *,
-        lock: SessionLock | None = None,
-        publish: Callable[[bytes], tuple[SessionLock, SegmentTail]] | None = None,
-        on_close: Callable[[], None] | None = None,
-    ) -> None:
-        self._directory = directory
-        self._header = header
-        self._clock_ms = clock_ms
-        self._lock = lock
-        self._publish = publish
-        self._on_close = on_close
-        self._tail: SegmentTail | None = None
-        self._next_seq = 0
-        self._is_closed = False
-
-    @property
-    def header(self) -> SessionHeader:
-        return self._header
-
-    @property
-    def next_seq(self) -> int:
-        """Reads the log if it was not read. Raises as `replay` does."""
-        self._require_read()
-        return self._next_seq
-
-    def replay(self) -> Iterator[Event]:
-        """Every stored event in order. At its end a torn tail is cut off and kept beside.
-
-        Raises `SessionCorrupt` with the place, `SessionUnsupported`, or `StorageError`.
-        """
-        if self._publish is not None:
-            return
-        self._require_open()
-        reader = LogReader(self._directory)
-        yield from reader.events()
-        if self._tail is None:
-            self._tail = repair_tail(reader.end)
-            self._next_seq = reader.end.next_seq
-
-    def append(self, events: Sequence[Event]) -> None:
-        """Durable on return; on failure nothing is written and the same call may be made again.
-
-        Raises `SessionBusy` (a stale writer), `StorageFull`, `StorageError`, `SessionExists` (first
-        append only), or `EventRefused` for a gap or for data without a JSON form.
-        """
-        self._require_open()
-        self._require_read()
-        require_next(events, self._next_seq)
-        if not events:
-            return
-        data = encode_batch(events)
-        if self._tail is not None:
-            touch(self._directory, self._clock_ms())
-            self._tail.append(data)
-        elif self._publish is not None:
-            self._lock, self._tail = self._publish(data)
-            self._publish = None
-        self._next_seq += len(events)
-
-    def close(self) -> None:
-        """Give the lock back. May be called again."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        if self._lock is not None:
-            self._lock.release()
-        if self._on_close is not None:
-            self._on_close()
-
-    def _require_read(self) -> None:
-        if self._tail is None and self._publish is None:
-            for _event in self.replay():
-                continue
-
-    def _require_open(self) -> None:
-        if self._is_closed:
-            raise SessionError(f"the writer of session {self._header.id!r} is closed")
 
 
 def _directories(parent: str) -> list[str]:

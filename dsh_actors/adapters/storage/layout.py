@@ -101,6 +101,7 @@ def find_session(root: str, session_id: str) -> str:
     """The directory of a session. Raises `SessionNotFound`, or `SessionCorrupt` if it has two."""
     found = find_all(root, session_id) if session_id else []
     if not found:
+        _require_readable(root)
         raise SessionNotFound(
             f"no session {session_id!r} in {root}", hint="dsh session ls shows what there is"
         )
@@ -109,6 +110,19 @@ def find_session(root: str, session_id: str) -> str:
             f"session {session_id!r} exists more than once: {', '.join(found)}", hint="move all but one away"
         )
     return found[0]
+
+
+def _require_readable(root: str) -> None:
+    """Not found is an answer only where everything could be looked at. Raises `StorageError`."""
+    try:
+        with os.scandir(root) as projects:
+            for project in projects:
+                if project.is_dir(follow_symlinks=False):
+                    os.stat(os.path.join(project.path, "."))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise storage_error(error, "read", str(error.filename or root)) from error
 
 
 def make_private_directories(path: str) -> None:

@@ -180,6 +180,7 @@ class SegmentStorage:
         projects = _directories(self._root) if cwd is None else [os.path.join(self._root, project_name(cwd))]
         changed: list[tuple[int, str]] = []
         for project in projects:
+            remove_leftovers(project)
             for directory in _directories(project):
                 try:
                     changed.append((os.stat(directory).st_mtime_ns // 1_000_000, directory))

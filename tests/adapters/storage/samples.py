@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import zstandard
+
 from dsh_actors.adapters.storage.storage import SegmentStorage
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId
@@ -52,8 +54,21 @@ def notes(first_seq: int, count: int, text: str = "") -> list[Event]:
     return [Event("run/note", first_seq + i, i, {"text": text}, ignorable=True) for i in range(count)]
 
 
-def disk(root: object) -> SegmentStorage:
-    return SegmentStorage(os.fspath(root), OWNER, Ticking())  # type: ignore[call-overload]
+def disk(root: str | os.PathLike[str], **sizes: int) -> SegmentStorage:
+    return SegmentStorage(os.fspath(root), OWNER, Ticking(), **sizes)
+
+
+def whole_log(storage: SegmentStorage, session_id: str = "s1") -> list[bytes]:
+    """The decoded lines of all segments without their headers, as another program reads them."""
+    log = Path(storage.path(SessionId(session_id)), "log")
+    lines: list[bytes] = []
+    for path in sorted(log.glob("*.zst")):
+        with path.open("rb") as file:
+            text = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True).read()
+        head, *rest = text.splitlines()
+        assert head.startswith(b'{"type":"segment"')
+        lines += rest
+    return lines
 
 
 def stored(storage: SegmentStorage, batches: Sequence[list[Event]], session_id: str = "s1") -> str:

@@ -19,16 +19,18 @@ from dsh_actors.errors import (
     SessionNotFound,
     SessionUnsupported,
 )
+from dsh_actors.ports import Checkpoint
 from tests.adapters.storage.samples import OWNER, Ticking, header, notes, turn
 
 Storage = SegmentStorage | MemoryStorage
 S1 = SessionId("s1")
 
 
-@pytest.fixture(params=["segments", "memory"])
+@pytest.fixture(params=["segments", "small segments", "memory"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     makers: dict[str, Callable[[], Storage]] = {
         "segments": lambda: SegmentStorage(str(tmp_path / "home" / "sessions"), OWNER, Ticking()),
+        "small segments": lambda: SegmentStorage(str(tmp_path), OWNER, Ticking(), segment_events=2),
         "memory": lambda: MemoryStorage(OWNER, Ticking()),
     }
     return makers[request.param]()
@@ -195,3 +197,78 @@ def test_the_list_is_newest_first_and_tells_what_each_session_is(storage: Storag
     live.close()
     assert [one.id for one in storage.list("/srv/other")] == ["cut"]
     assert next(iter(storage.list())).status == "ok"
+
+
+def test_the_newest_checkpoint_is_what_a_session_is_opened_from(storage: Storage) -> None:
+    writer = storage.create(header())
+    assert writer.checkpoint() is None
+    writer.append(turn(0))
+    assert storage.checkpoint(S1) is None
+    writer.save_checkpoint(Checkpoint(9, {"surface": ["wörd", 1.5, None]}))
+    for number in (2, 3, 4):
+        writer.append(turn(number * 9 - 9, number))
+        if number < 4:
+            writer.save_checkpoint(Checkpoint(number * 9, {"turns": number}))
+    writer.close()
+
+    assert storage.checkpoint(S1) == Checkpoint(27, {"turns": 3})
+    writer = storage.open(S1)
+    assert writer.checkpoint() == Checkpoint(27, {"turns": 3})
+    assert list(writer.replay(27)) == turn(27, 4)
+    assert writer.next_seq == 36
+    writer.append(turn(36, 5))
+    writer.save_checkpoint(Checkpoint(45, {"turns": 5}))
+    writer.close()
+    assert storage.checkpoint(S1) == Checkpoint(45, {"turns": 5})
+    writer = storage.open(S1)
+    assert writer.checkpoint() == Checkpoint(45, {"turns": 5})
+    assert list(writer.replay(45)) == []
+    assert writer.next_seq == 45
+    assert [event.seq for event in storage.read(S1)] == list(range(45))
+
+
+def test_a_checkpoint_may_be_ignored_and_everything_replayed(storage: Storage) -> None:
+    writer = storage.create(header())
+    writer.append(turn(0))
+    writer.save_checkpoint(Checkpoint(9, {}))
+    writer.close()
+    writer = storage.open(S1)
+    assert writer.checkpoint() is not None
+    assert list(writer.replay(0)) == turn(0)
+    writer.append(turn(9, 2))
+    assert [event.seq for event in storage.read(S1)] == list(range(18))
+
+
+def test_the_revision_changes_with_every_append_and_with_nothing_else(storage: Storage) -> None:
+    writer = storage.create(header())
+    revisions = []
+    for number in range(4):
+        writer.append(turn(number * 9, number + 1))
+        revisions.append(storage.revision(S1))
+    assert len(set(revisions)) == 4
+    writer.save_checkpoint(Checkpoint(9, {}))
+    writer.close()
+    storage.open(S1).close()
+    list(storage.read(S1))
+    assert storage.revision(S1) == revisions[-1]
+    with pytest.raises(SessionNotFound):
+        storage.revision(SessionId("s2"))
+
+
+def test_a_deleted_session_is_gone_and_its_id_is_free(storage: Storage) -> None:
+    writer = storage.create(header())
+    writer.append(turn(0))
+    writer.save_checkpoint(Checkpoint(9, {}))
+    with pytest.raises(SessionBusy, match="testhost"):
+        storage.delete(S1)
+    assert list(storage.read(S1)) == turn(0)
+    writer.close()
+    assert storage.delete(S1) > 0
+    assert list(storage.list()) == []
+    for ask in (storage.open, storage.header, storage.read, storage.delete, storage.checkpoint):
+        with pytest.raises(SessionNotFound):
+            ask(S1)
+    writer = storage.create(header())
+    writer.append(notes(0, 1))
+    assert list(storage.read(S1)) == notes(0, 1)
+    assert writer.checkpoint() is None

@@ -200,8 +200,8 @@ class SegmentWriter:
         self._set_end(reader.end.next_seq, None)
 
     def _is_full(self, tail: SegmentTail) -> bool:
-        sizes = self._sizes
-        return tail.size >= sizes.compressed or self._end.next_seq - tail.first_seq >= sizes.events
+        sizes, events = self._sizes, self._end.next_seq - tail.first_seq
+        return events >= sizes.events or (tail.size >= sizes.compressed and events > 0)
 
     def _seal(self, tail: SegmentTail, data: bytes) -> None:
         self._tail = open_next(tail, self._header.id, self._end.next_seq, data)
@@ -211,7 +211,7 @@ class SegmentWriter:
     def _require_last(self, tail: SegmentTail) -> None:
         """A sealed segment does not change, so only its successor tells that somebody sealed it."""
         path = os.path.join(os.path.dirname(tail.path), segment_name(self._end.next_seq))
-        if os.path.lexists(path):
+        if path != tail.path and os.path.lexists(path):
             raise SessionBusy(
                 f"stale writer: {path} exists already, nothing was written",
                 hint="another program changed the session; resume it again",

@@ -75,17 +75,16 @@ def load_closers(data: JsonObject) -> Closers:
 def _load(header: SessionHeader, data: JsonObject) -> SessionState:
     if data["format"] != FORMAT:
         raise EventRefused(f"the snapshot has format {data['format']!r}, not {FORMAT}")
-    logged, unbilled, title, todos = (
-        data[name] for name in ("request_header", "unbilled", "title", "todos")
-    )
+    logged, unbilled, title, todos = (data[name] for name in ("request_header", "unbilled", "title", "todos"))
     _require(title is None or type(title) is str, "title")
     _require(todos is None or type(todos) is list, "todos")
     context = data["request_context"]
     _require(context is None or type(context) is dict, "request_context")
+    places: dict[str, Any] = {name: _number(data, name) for name in _NUMBERS}
+    places |= {name: None if data[name] is None else _number(data, name) for name in _MAYBE_NUMBERS}
     state = SessionState(
         header,
-        **{name: _number(data, name) for name in _NUMBERS},
-        **{name: None if data[name] is None else _number(data, name) for name in _MAYBE_NUMBERS},
+        **places,
         inbox=Inbox.restore(data["inbox"]),
         surface=_surface(data),
         request_header=None if logged is None else RequestHeader.from_json(logged),

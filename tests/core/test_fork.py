@@ -47,8 +47,7 @@ def test_a_child_has_the_log_of_its_parent_and_one_marker():
     driver = two_turns()
     header, events = plan(driver)
     assert events[:-1] == driver.log
-    marker = events[-1]
-    assert (marker.type, marker.seq, marker.data, marker.time) == ("session/end-seed", len(driver.log), {}, NOW)
+    assert events[-1] == Event("session/end-seed", len(driver.log), NOW, {})
     assert header == SessionHeader(
         CHILD, NOW, "/", parent_session=driver.header.id, seed_length=len(driver.log)
     )

@@ -1,4 +1,4 @@
-"""A dumped state goes on exactly as the state did, wherever the log is cut, and nothing else is taken for one."""
+"""A dumped state goes on exactly as the state did, wherever the log is cut; nothing else is taken for one."""
 
 from __future__ import annotations
 

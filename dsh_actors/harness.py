@@ -293,7 +293,14 @@ class Harness:
 def open_storage(config: Config, clock: Clock | None = None) -> SessionStorage:
     """The stored sessions. Raises `ConfigError` where there is no home for them."""
     root = os.path.join(config.require_home(), "sessions")
-    return SegmentStorage(root, _owner(), (clock or SystemClock()).now_ms)
+    sizes = config.session
+    return SegmentStorage(
+        root,
+        _owner(),
+        (clock or SystemClock()).now_ms,
+        segment_bytes=sizes.segment_bytes,
+        segment_events=sizes.segment_events,
+    )
 
 
 def _owner() -> str:

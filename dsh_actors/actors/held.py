@@ -1,7 +1,7 @@
 """One session that the store writes: what is not durable yet, and who waits for it.
 
-All native work on a session goes through one slot: a batch, then a checkpoint of what is durable, then
-the rewriting of sealed segments when nobody wants anything. Other sessions have slots of their own.
+Batches and checkpoints of a session go through one slot, one after the other; other sessions have slots
+of their own. The rewriting of sealed segments runs beside it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dsh_actors.ports import Checkpoint, SessionStorage, SessionWriter
 from dsh_actors.runtime.files import start_native
 from dsh_actors.runtime.timers import Timer, after
 
-__all__ = ["HeldSession", "SlotFree", "WindowOver"]
+__all__ = ["HeldSession", "WindowOver", "WorkEnded"]
 
 Settle = Callable[[Failure | None], None]
 
@@ -32,8 +32,8 @@ class WindowOver:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotFree:
-    """The native work of a session's slot has ended; ``accept`` takes its error."""
+class WorkEnded:
+    """A piece of a session's native work has ended; ``accept`` takes its error."""
 
     session_id: SessionId
     accept: Callable[[BaseException | None], None]
@@ -43,7 +43,7 @@ class SlotFree:
 class HeldSession:
     """Outlives the store's incarnations; ``tell`` reaches whichever is the store by then.
 
-    Used by the store only, which hands `WindowOver` and `SlotFree` back to it.
+    Used by the store only, which hands `WindowOver` and `WorkEnded` back to it.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class HeldSession:
         self._is_due = False
         self._is_busy = False
         self._is_writing = False
+        self._is_rewriting = False
         self._checkpoint: Checkpoint | None = None
         self._checkpoint_below = checkpoint_below
         self._may_rewrite = True
@@ -105,10 +106,8 @@ class HeldSession:
         self._may_rewrite = False
         if self._checkpoint is not None:
             self._work()
-        if self._is_busy:
-            self._when_free.append(callback)
-        else:
-            callback()
+        self._when_free.append(callback)
+        self._tell_free()
 
     def window_over(self) -> None:
         self._timer, self._is_due = None, bool(self._pending)
@@ -143,18 +142,20 @@ class HeldSession:
             self._save(checkpoint)
         elif self._pending:
             self._write(checkpoint)
-        elif self._may_rewrite and getattr(self.writer, "needs_rewrite", False):
-            rewrite: Callable[[], None] = self.writer.compact  # type: ignore[attr-defined]  # has it then
-            self._occupy(rewrite, self._rewritten)
 
     def _occupy(self, work: Callable[[], None], accept: Callable[[BaseException | None], None]) -> None:
         self._is_busy = True
-        start_native(work, lambda _none, error: self._tell(SlotFree(self.id, accept, error)))
+        self._start(work, accept)
 
-    def slot_free(self, message: SlotFree) -> None:
-        self._is_busy = False
+    def _start(self, work: Callable[[], None], accept: Callable[[BaseException | None], None]) -> None:
+        start_native(work, lambda _none, error: self._tell(WorkEnded(self.id, accept, error)))
+
+    def work_ended(self, message: WorkEnded) -> None:
         message.accept(message.error)
-        if not self._is_busy:
+        self._tell_free()
+
+    def _tell_free(self) -> None:
+        if not self._is_busy and not self._is_rewriting:
             waiting, self._when_free = self._when_free, []
             for callback in waiting:
                 callback()
@@ -172,7 +173,7 @@ class HeldSession:
         self._occupy(partial(self.writer.append, batch), partial(self._written, batch))
 
     def _written(self, batch: list[Event], error: BaseException | None) -> None:
-        self._is_writing = False
+        self._is_busy = self._is_writing = False
         if error is not None:
             self._write_failed(batch, error)
             return
@@ -182,6 +183,7 @@ class HeldSession:
         for settle in ready:
             settle(None)
         self._go_on()
+        self._rewrite()
 
     def _write_failed(self, batch: list[Event], error: BaseException) -> None:
         # Kept in order for the next flush; nobody retries by itself on a disk that refuses.
@@ -196,19 +198,27 @@ class HeldSession:
 
     def _save(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = None
-        self._checkpoint_below = checkpoint.next_seq
-        self._occupy(partial(self.writer.save_checkpoint, checkpoint), self._saved)
+        before, self._checkpoint_below = self._checkpoint_below, checkpoint.next_seq
+        self._occupy(partial(self.writer.save_checkpoint, checkpoint), partial(self._saved, before))
 
-    def _saved(self, _error: BaseException | None) -> None:
-        # Without its checkpoint a session opens more slowly and no differently; there is nobody to tell.
-        self._go_on()
-
-    def _rewritten(self, error: BaseException | None) -> None:
-        # What could not be rewritten stays readable as it is; it is tried again after the next opening.
-        self._may_rewrite = self._may_rewrite and error is None
+    def _saved(self, before: int, error: BaseException | None) -> None:
+        self._is_busy = False
+        if error is not None:
+            # Without it the session opens more slowly and no differently: there is nobody to tell.
+            self._checkpoint_below = before
         self._go_on()
 
     def _go_on(self) -> None:
-        """Work that somebody waits for, or that is idle work; a window that is still open is left alone."""
-        if self._waiters or self._is_due or self._checkpoint is not None or not self._pending:
+        """Work that somebody waits for; a window that is still open is left alone."""
+        if self._waiters or self._is_due or self._checkpoint is not None:
             self._work()
+
+    def _rewrite(self) -> None:
+        if self._may_rewrite and not self._is_rewriting and getattr(self.writer, "needs_rewrite", False):
+            self._is_rewriting = True
+            rewrite: Callable[[], None] = self.writer.compact  # type: ignore[attr-defined]  # has it then
+            self._start(rewrite, self._rewritten)
+
+    def _rewritten(self, _error: BaseException | None) -> None:
+        # What could not be rewritten stays readable as it is; the writer knows when to try again.
+        self._is_rewriting = False

@@ -13,7 +13,7 @@ from typing import Any
 
 from dsh_actors.actors import protocol as p
 from dsh_actors.actors.address import Address
-from dsh_actors.actors.held import HeldSession, SlotFree, WindowOver
+from dsh_actors.actors.held import HeldSession, WindowOver, WorkEnded
 from dsh_actors.actors.opening import (
     Ready,
     Source,
@@ -121,7 +121,7 @@ class SessionStoreActor(BaseActor):
         match message:
             case p.AppendEvents() | p.SaveCheckpoint() | p.FlushSession():
                 self._write(message)
-            case WindowOver() | SlotFree():
+            case WindowOver() | WorkEnded():
                 self._go_on(message)
             case p.ReserveSession():
                 storage = self._ephemeral if message.ephemeral else self._storage
@@ -165,12 +165,12 @@ class SessionStoreActor(BaseActor):
             case p.SaveCheckpoint():
                 held.keep(message.checkpoint)
 
-    def _go_on(self, message: WindowOver | SlotFree) -> None:
+    def _go_on(self, message: WindowOver | WorkEnded) -> None:
         held = self._held.get(message.session_id)
         if held is None:
             return
-        if isinstance(message, SlotFree):
-            held.slot_free(message)
+        if isinstance(message, WorkEnded):
+            held.work_ended(message)
         else:
             held.window_over()
 

@@ -147,6 +147,8 @@ KEYS: tuple[Key, ...] = (
     Key("session.write_window_ms", "int", 200, "how long events may wait to be written together", 0),
     Key("session.checkpoint_events", "int", 256, "new events before a turn's end saves a checkpoint", 1),
     Key("session.checkpoint_max_events", "int", 4_096, "new events before one is saved within a turn", 1),
+    Key("session.segment_bytes", "int", 1_048_576, "a log file is closed at this size", 4_096),
+    Key("session.segment_events", "int", 4_096, "a log file is closed at so many events", 1),
     Key(
         "approval.policy",
         "text",

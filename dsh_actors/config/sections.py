@@ -40,6 +40,8 @@ class SessionConfig:
     write_window_ms: int
     checkpoint_events: int
     checkpoint_max_events: int
+    segment_bytes: int
+    segment_events: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,8 @@ class StoredSessions:
     def prepare(self, session_id: SessionId) -> PreparedSession:
         opened: p.Opened = self._store.ask(p.PrepareSession(session_id), timeout=READ_TIMEOUT_S)
         prepared = PreparedSession(opened, self)
+        # An older reservation of this session was used up, or this one would have been refused.
+        self._prepared = {each for each in self._prepared if each.id != session_id}
         self._prepared.add(prepared)
         return prepared
 

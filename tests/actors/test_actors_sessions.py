@@ -138,6 +138,17 @@ def test_a_prepared_session_is_reserved_until_it_is_released(stage):
     agent.dispose()
 
 
+def test_an_old_reservation_does_not_release_a_newer_one(stage):
+    session_id = finished(stage, "one")
+    with stage.harness.prepare(session_id):
+        stage.harness.resume(session_id, stage.options()).dispose()
+        newer = stage.harness.prepare(session_id)
+    with pytest.raises(SessionBusy):
+        stage.harness.storage.open(session_id)
+    newer.release()
+    stage.harness.storage.open(session_id).close()
+
+
 def test_a_released_session_is_written_to_by_nobody(stage):
     session_id = interrupted(stage)
     before = stage.stored(session_id)

@@ -1,4 +1,4 @@
-"""The composition root and the public face: `Harness` starts the actors, `AgentHandle` is one live agent.
+"""The composition root and the public face: `Harness` starts the actors and hands out `AgentHandle`s.
 
 The only place that builds adapters and starts actors. Start order is rank order, from the bottom.
 """
@@ -9,15 +9,15 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dsh_actors.actors import protocol as p
 from dsh_actors.actors.address import Address
 from dsh_actors.actors.approvals import ApprovalsActor
 from dsh_actors.actors.model_gateway import GatewayState, ModelGatewayActor
-from dsh_actors.actors.session_store import HeldSession, SessionStoreActor
-from dsh_actors.actors.supervisor import AgentEntry, SupervisorActor, WorkerSpec
+from dsh_actors.actors.session_store import SessionStoreActor, StoreBooks
+from dsh_actors.actors.supervisor import SupervisorActor, WorkerSpec
 from dsh_actors.actors.tool_pool import ToolPoolActor
 from dsh_actors.actors.wiring import Wiring
 from dsh_actors.adapters.storage.memory import MemoryStorage
@@ -25,126 +25,27 @@ from dsh_actors.adapters.storage.storage import SegmentStorage
 from dsh_actors.adapters.tools.registry import builtin_tools
 from dsh_actors.assembly import AgentAssembly
 from dsh_actors.config import Config, prepare_home
-from dsh_actors.core import turn_io as io
-from dsh_actors.core.events import SessionHeader
-from dsh_actors.core.ids import MessageId, SessionId, Ticket
-from dsh_actors.core.inbox import Target
-from dsh_actors.core.messages import Message, user_message
+from dsh_actors.core.events import Event, SessionHeader
+from dsh_actors.core.ids import SessionId, Ticket
 from dsh_actors.core.options import AgentOptions
-from dsh_actors.core.outcome import Circumstances, OutcomeFold, Price, RunEnd
 from dsh_actors.core.prompt import PERSONA
 from dsh_actors.core.redaction import Redactor
 from dsh_actors.core.scope import Scope
-from dsh_actors.core.text import JsonObject, clean_text
-from dsh_actors.errors import ActorGone, UsageError
+from dsh_actors.errors import UsageError
+from dsh_actors.handle import ASK_TIMEOUT_S, OPEN_TIMEOUT_S, AgentHandle
 from dsh_actors.ports import Clock, LlmProvider, SessionStorage
 from dsh_actors.providers import LazyProviders
 from dsh_actors.runtime.actor import start_actor
 from dsh_actors.runtime.patching import require_patched, stop_birth_records
 from dsh_actors.runtime.process import Processes
-from dsh_actors.runtime.ref import ACTOR_TIMEOUT, Ref
+from dsh_actors.runtime.ref import Ref
 from dsh_actors.runtime.tasks import Slots, Task
 from dsh_actors.runtime.timers import SystemClock
+from dsh_actors.sessions import PreparedSession, SessionView, StoredSessions
 
 __all__ = ["AgentHandle", "Harness"]
 
-ASK_TIMEOUT_S = 30.0
-OPEN_TIMEOUT_S = 600.0
 MAX_TOOL_CALLS_AT_ONCE = 64
-
-
-class AgentHandle:
-    """One live agent. Holding the handle is the right to dispose of it."""
-
-    def __init__(
-        self, entry: AgentEntry, supervisor: Ref[Any], price_of: Callable[[str], Price | None]
-    ) -> None:
-        self.id = entry.id
-        self.header = entry.header
-        self._scope = entry.scope
-        self._price_of = price_of
-        self._address = entry.address
-        self._supervisor = supervisor
-
-    def run(self, prompt: str | Message, timeout: float | None = None) -> RunEnd:
-        """Give a task and wait until nothing is owed; the outcome as `dsh run` would judge it.
-
-        After ``timeout`` seconds the turn is cancelled and the outcome's reason is ``timeout``.
-        """
-        fold, began = OutcomeFold(self._price_of), time.monotonic()
-        undo = self._scope.observe("session/event", fold.apply)
-        try:
-            self.followup(prompt)
-            if not self.when_idle(timeout):
-                self.cancel({"kind": "hook", "reason": "timeout"})
-                self.when_idle(ASK_TIMEOUT_S)
-        finally:
-            undo()
-        duration_ms = int((time.monotonic() - began) * 1000)
-        return fold.end(Circumstances(session_id=self.id, duration_ms=duration_ms))
-
-    def record(self, kind: str, data: JsonObject, *, ignorable: bool = False) -> None:
-        """Put a log-only fact into the session. Raises `EventRefused` for data that JSON cannot hold."""
-        self._ask(io.Record(kind, data, ignorable))
-
-    def followup(self, text: str | Message) -> MessageId:
-        """Queue input for a turn of its own and wake the agent."""
-        return self._deliver(text, "next-turn", wake=True)
-
-    def steer(self, text: str | Message) -> MessageId:
-        """Queue input for the next step and wake the agent."""
-        return self._deliver(text, "next-step", wake=True)
-
-    def inject(self, text: str | Message) -> MessageId:
-        """Queue input for the next step, whenever that is."""
-        return self._deliver(text, "next-step", wake=False)
-
-    def cancel(self, cause: JsonObject | None = None, *, keep_inbox: bool = False) -> None:
-        """End the turn; without ``keep_inbox`` what is queued goes too. ``cause``: a person, by default."""
-        self._ask(io.Cancel(cause or {"kind": "user"}, keep_inbox))
-
-    def status(self) -> p.AgentStatus:
-        status: p.AgentStatus = self._ask(p.GetStatus())
-        return status
-
-    def when_idle(self, timeout: float | None = None) -> bool:
-        """Wait until the agent is idle, at most ``timeout`` seconds; whether it is.
-
-        An agent that crashed and was rebuilt from its log counts on. Raises `ActorGone` if it is gone.
-        """
-        ends = None if timeout is None else time.monotonic() + timeout
-        while True:
-            left = 3600.0 if ends is None else max(0.0, ends - time.monotonic())
-            try:
-                self._ask(p.WhenIdle(), timeout=left)
-                return True
-            except ActorGone as error:
-                if error.code != ACTOR_TIMEOUT:
-                    raise
-                if ends is not None and time.monotonic() >= ends:
-                    return False
-
-    def dispose(self, timeout_s: float = 30.0) -> None:
-        """Cancel, wait until quiet, make the log durable, give up the session.
-
-        Raises what kept the log from becoming durable. Disposing twice is disposing once.
-        """
-        self._supervisor.ask(p.DisposeAgent(self.id, timeout_s), timeout=timeout_s + 150)
-
-    def _deliver(self, text: str | Message, target: Target, *, wake: bool) -> MessageId:
-        message = text if isinstance(text, Message) else user_message(_new_id("msg"), clean_text(text))
-        self._ask(io.Deliver(message, target, wake))
-        return message.id
-
-    def _ask(self, message: Any, timeout: float = ASK_TIMEOUT_S) -> Any:
-        try:
-            return self._address.ask(message, timeout=timeout)
-        except ActorGone as error:
-            if error.code == ACTOR_TIMEOUT:
-                raise
-        # It died: the supervisor says when it is back, or that it is gone.
-        self._supervisor.ask(p.AwaitAgent(self.id), timeout=OPEN_TIMEOUT_S)
-        return self._address.ask(message, timeout=timeout)
 
 
 class Harness:
@@ -182,6 +83,7 @@ class Harness:
             Address(name) for name in ("session_store", "model_gateway", "tool_pool", "approvals")
         )
         self._supervisor = self._start()
+        self._sessions = StoredSessions(self.storage, self._store, self._supervisor)
         self._closed = False
 
     @classmethod
@@ -210,9 +112,7 @@ class Harness:
         session_id = SessionId(options.session_id or new_session_id(self.clock))
         header = SessionHeader(session_id, self.clock.now_ms(), options.cwd, agent_preset=options.preset)
         header.require_valid()
-        if not options.ephemeral and self.storage is not self.memory:
-            # Only now: a task that is refused leaves no folder behind.
-            prepare_home(self.config.require_home())
+        self._prepare_home(options)
         return self._bring_up(p.CreateAgent(options, header, setup))
 
     def resume(self, session_id: str, options: AgentOptions, setup: p.Setup | None = None) -> AgentHandle:
@@ -224,6 +124,49 @@ class Harness:
         if options.model:
             self._check(options)
         return self._bring_up(p.ResumeAgent(options, SessionId(session_id), setup))
+
+    def fork(
+        self,
+        session_id: str,
+        options: AgentOptions,
+        at_seq: int | None = None,
+        setup: p.Setup | None = None,
+    ) -> AgentHandle:
+        """An agent that begins with a copy of a session, live or stored, up to event ``at_seq`` or its end.
+
+        It works in that session's directory; an empty ``model`` means its model. Nothing that was
+        pending there is inherited. Raises `SessionExists`, `SessionNotFound`, `UsageError` with the code
+        ``INVALID_BOUNDARY`` or ``OPEN_TURN``, `SessionBusy` with the code ``SESSION_NOT_LIVE`` for a
+        session that is just being disposed of, and what `resume` raises; nothing stays then.
+        """
+        if options.model:
+            self._check(options)
+        child_id = SessionId(options.session_id or new_session_id(self.clock))
+        SessionHeader(child_id, 0).require_valid()
+        self._prepare_home(options)
+        return self._bring_up(p.ForkAgent(options, SessionId(session_id), child_id, at_seq, setup))
+
+    def inspect(self, session_id: str) -> SessionView:
+        """What a session comes to, with an interrupted turn closed in memory; writes nothing, locks nothing.
+
+        A live session is shown as it is, also in the middle of a turn. Raises what reading raises.
+        """
+        return self._sessions.inspect(SessionId(session_id))
+
+    def prepare(self, session_id: str) -> PreparedSession:
+        """Read and lock a session for a `resume` to come. Raises what `resume` raises for the session."""
+        return self._sessions.prepare(SessionId(session_id))
+
+    def load(self, session_id: str) -> SessionView:
+        """As `inspect`, with the closing of an interrupted turn written to the session.
+
+        Raises `SessionBusy` for a session that another process writes or whose turn is under way here.
+        """
+        return self._sessions.load(SessionId(session_id))
+
+    def read_from(self, session_id: str, seq: int = 0) -> Iterator[Event]:
+        """Stream the stored events from ``seq`` on, without repair; none where there are none."""
+        return self._sessions.read_from(SessionId(session_id), seq)
 
     def preset(self, name: str) -> Scope:
         """The scope of a preset, made when first asked for: what registers there holds for its agents."""
@@ -241,6 +184,7 @@ class Harness:
         if self._closed:
             return
         self._closed = True
+        self._sessions.close()
         try:
             self._supervisor.ask(p.Shutdown(timeout_s), timeout=timeout_s + 150)
         finally:
@@ -263,7 +207,12 @@ class Harness:
             raise UsageError(f"there is no preset {preset!r}", hint=f"presets are: {known}")
         return self._presets[preset]
 
-    def _bring_up(self, message: p.CreateAgent | p.ResumeAgent) -> AgentHandle:
+    def _prepare_home(self, options: AgentOptions) -> None:
+        if not options.ephemeral and self.storage is not self.memory:
+            # Only now: a task that is refused leaves no folder behind.
+            prepare_home(self.config.require_home())
+
+    def _bring_up(self, message: p.CreateAgent | p.ResumeAgent | p.ForkAgent) -> AgentHandle:
         entry = self._supervisor.ask(message, timeout=OPEN_TIMEOUT_S + ASK_TIMEOUT_S)
         return AgentHandle(entry, self._supervisor, self.config.price)
 
@@ -273,7 +222,16 @@ class Harness:
                 yield address.ref
 
     def _start(self) -> Ref[Any]:
-        wiring = Wiring(self.clock, self._store, self._gateway, self._pool, self._approvals, self.providers)
+        wiring = Wiring(
+            self.clock,
+            self._store,
+            self._gateway,
+            self._pool,
+            self._approvals,
+            self.providers,
+            self.config.session.checkpoint_events,
+            self.config.session.checkpoint_max_events,
+        )
         supervisor = SupervisorActor(
             name="supervisor",
             wiring=wiring,
@@ -288,7 +246,7 @@ class Harness:
         return ref
 
     def _workers(self) -> dict[str, tuple[Address, WorkerSpec]]:
-        held: dict[SessionId, HeldSession] = {}
+        books = StoreBooks()
         streams = GatewayState(self.providers)
         slots = Slots(MAX_TOOL_CALLS_AT_ONCE)
         running: dict[tuple[SessionId, Ticket], Task] = {}
@@ -302,7 +260,7 @@ class Harness:
                 home=self._store,
                 storage=self.storage,
                 ephemeral=self.memory,
-                held=held,
+                books=books,
                 window_s=window_s,
             )
 
@@ -335,7 +293,14 @@ class Harness:
 def open_storage(config: Config, clock: Clock | None = None) -> SessionStorage:
     """The stored sessions. Raises `ConfigError` where there is no home for them."""
     root = os.path.join(config.require_home(), "sessions")
-    return SegmentStorage(root, _owner(), (clock or SystemClock()).now_ms)
+    sizes = config.session
+    return SegmentStorage(
+        root,
+        _owner(),
+        (clock or SystemClock()).now_ms,
+        segment_bytes=sizes.segment_bytes,
+        segment_events=sizes.segment_events,
+    )
 
 
 def _owner() -> str:
@@ -347,7 +312,3 @@ def new_session_id(clock: Clock) -> str:
     """A new id that sorts by time and is easy to say: ``20261130-132400-3f9a1c7e``."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(clock.now_ms() / 1000))
     return f"{stamp}-{secrets.token_hex(4)}"
-
-
-def _new_id(prefix: str) -> str:
-    return f"{prefix}-{secrets.token_hex(12)}"

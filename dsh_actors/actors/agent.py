@@ -13,11 +13,13 @@ from dsh_actors.actors.effects import Answer, EffectRunner
 from dsh_actors.actors.wiring import AgentParts, Wiring
 from dsh_actors.core import turn_io as io
 from dsh_actors.core.events import Event
-from dsh_actors.core.state import SessionState
+from dsh_actors.core.repair import Closers
+from dsh_actors.core.snapshot import dump
 from dsh_actors.core.text import require_lossless
 from dsh_actors.core.turn import TurnMachine
 from dsh_actors.core.turn_env import Phase
 from dsh_actors.errors import EventRefused
+from dsh_actors.ports import Checkpoint
 from dsh_actors.runtime.actor import BaseActor
 from dsh_actors.runtime.future import GeventFuture
 from dsh_actors.runtime.ref import Ref
@@ -27,8 +29,8 @@ __all__ = ["AgentActor"]
 
 class AgentActor(BaseActor):
     """Owns: one session's state, through its turn machine; the only writer of its log.
-    Receives: the machine's inputs, WhenIdle, GetStatus, ApprovalAnswered.
-    Sends: AppendEvents and FlushSession to the store, work to gateway, pool and approvals.
+    Receives: the machine's inputs, WhenIdle, GetStatus, GetSnapshot, ApprovalAnswered.
+    Sends: AppendEvents, SaveCheckpoint and FlushSession to the store, work to gateway, pool and approvals.
     Waits for: nothing.
     Dies when: a transition fails unexpectedly; it is rebuilt from its log.
     """
@@ -39,14 +41,17 @@ class AgentActor(BaseActor):
         name: str,
         parent: Ref[Any] | None,
         generation: int,
-        state: SessionState,
+        opened: p.Opened,
         wiring: Wiring,
         parts: AgentParts,
     ) -> None:
         super().__init__(name=name, parent=parent, generation=generation)
-        self.machine = TurnMachine(state, parts.env)
-        self._id = state.header.id
+        self.machine = TurnMachine(opened.state, parts.env)
+        self._id = opened.header.id
         self._wiring = wiring
+        # A machine starts between turns, where nothing is left to close.
+        self._closers = Closers()
+        self._checkpoint_below = opened.checkpoint_below
         self._gate = parts.gate
         self._todo: deque[io.Input] = deque()
         self._effects = EffectRunner(self._id, wiring, parts, self.ref, self._todo.extend)
@@ -58,6 +63,8 @@ class AgentActor(BaseActor):
                 return self._when_idle()
             case p.GetStatus():
                 return self._status()
+            case p.GetSnapshot():
+                return self._snapshot()
             case Answer():
                 self._effects.on_answer(message)
             case p.ApprovalAnswered():
@@ -90,7 +97,23 @@ class AgentActor(BaseActor):
 
     def _commit(self, events: tuple[Event, ...]) -> None:
         self._wiring.store.tell(p.AppendEvents(self._id, events))
+        for event in events:
+            self._closers.observe(event)
+        if self._is_checkpoint_due(events):
+            checkpoint = self._snapshot()
+            self._checkpoint_below = checkpoint.next_seq
+            self._wiring.store.tell(p.SaveCheckpoint(self._id, checkpoint))
         self._effects.observe("session/event", *events)
+
+    def _is_checkpoint_due(self, events: tuple[Event, ...]) -> bool:
+        since = self.machine.state.next_seq - self._checkpoint_below
+        if since < self._wiring.checkpoint_events:
+            return False
+        return since >= self._wiring.checkpoint_max_events or any(e.type == "turn/end" for e in events)
+
+    def _snapshot(self) -> Checkpoint:
+        state = self.machine.state
+        return Checkpoint(state.next_seq, dump(state, self._closers))
 
     def _when_idle(self) -> GeventFuture | None:
         if self.machine.phase is Phase.IDLE:

@@ -19,7 +19,7 @@ from dsh_actors.core.request import ModelRequest
 from dsh_actors.core.scope import Scope
 from dsh_actors.core.state import SessionState
 from dsh_actors.core.text import JsonObject
-from dsh_actors.ports import CancelToken, PreparedCall, RequestEncoder, Tool, ToolContext
+from dsh_actors.ports import CancelToken, Checkpoint, PreparedCall, RequestEncoder, Tool, ToolContext
 
 # --- to the session store ---------------------------------------------------------------------
 
@@ -45,6 +45,19 @@ class OpenSession:
 
 
 @dataclass(frozen=True, slots=True)
+class ForkSession:
+    """Copy a session up to ``at_seq`` (None: its end) to a new one and hold that. Replies with `Opened`."""
+
+    session_id: SessionId
+    child_id: SessionId
+    at_seq: int | None
+    preset: str | None
+    now_ms: int
+    on_broken: Callable[[Failure], None] = field(hash=False)
+    ephemeral: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RecoverSession:
     """Rebuild the state of a session that this store holds, after its agent died. Replies with `Opened`."""
 
@@ -53,11 +66,51 @@ class RecoverSession:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """``closers``: events that close an interrupted turn; they are queued already."""
+    """``closers``: events that close an interrupted turn; ``state`` has them, whether they are stored or not.
+
+    ``checkpoint_below``: where the checkpoint that was used ends, 0 for none.
+    """
 
     header: SessionHeader
     state: SessionState
     closers: tuple[Event, ...] = ()
+    checkpoint_below: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class InspectSession:
+    """Fold what is stored, in memory only, without a lock. Replies with `Opened`."""
+
+    session_id: SessionId
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSession:
+    """Close what a crash left open, on the disk, and let the session go again. Replies with `Opened`."""
+
+    session_id: SessionId
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareSession:
+    """Read a session and keep it locked for an `OpenSession` to come. Replies with `Opened`."""
+
+    session_id: SessionId
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseSession:
+    """Give a prepared session up; nothing happens if it was opened meanwhile. Replies when done."""
+
+    session_id: SessionId
+
+
+@dataclass(frozen=True, slots=True)
+class SaveCheckpoint:
+    """Keep the state of all that was appended so far, once it is durable; failing changes nothing."""
+
+    session_id: SessionId
+    checkpoint: Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +130,14 @@ class FlushSession:
 
 @dataclass(frozen=True, slots=True)
 class CloseSession:
-    """Flush, give up the lock, forget. ``discard`` drops what was not written. Replies when done."""
+    """Flush, give up the lock, forget. Replies when done.
+
+    ``discard`` drops what was not written, and a fresh fork altogether. ``checkpoint`` is saved last.
+    """
 
     session_id: SessionId
     discard: bool = False
+    checkpoint: Checkpoint | None = None
 
 
 # --- to the model gateway ---------------------------------------------------------------------
@@ -165,6 +222,11 @@ class GetStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class GetSnapshot:
+    """Replies with a `Checkpoint` of everything the agent has appended."""
+
+
+@dataclass(frozen=True, slots=True)
 class ApprovalAnswered:
     ticket: Ticket
     index: int
@@ -204,6 +266,17 @@ class CreateAgent:
 class ResumeAgent:
     options: AgentOptions
     session_id: SessionId
+    setup: Setup | None = field(default=None, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ForkAgent:
+    """Create an agent whose session begins as a copy of another one, live or stored."""
+
+    options: AgentOptions
+    session_id: SessionId
+    child_id: SessionId
+    at_seq: int | None = None
     setup: Setup | None = field(default=None, hash=False)
 
 
@@ -256,12 +329,14 @@ RANKS: Mapping[str, int] = {
 RULES: Mapping[type, tuple[Rule, ...]] = {
     CreateAgent: (Rule("harness", "supervisor", "ask"),),
     ResumeAgent: (Rule("harness", "supervisor", "ask"),),
+    ForkAgent: (Rule("harness", "supervisor", "ask"),),
     DisposeAgent: (Rule("harness", "supervisor", "ask"),),
     GetAgents: (Rule("harness", "supervisor", "ask"),),
     AwaitAgent: (Rule("harness", "supervisor", "ask"),),
     Shutdown: (Rule("harness", "supervisor", "ask"),),
     WhenIdle: (Rule("harness", "agent", "ask"), Rule("supervisor", "agent", "ask")),
     GetStatus: (Rule("harness", "agent", "ask"),),
+    GetSnapshot: (Rule("harness", "agent", "ask"), Rule("supervisor", "agent", "ask")),
     turn_io.Deliver: (Rule("harness", "agent", "ask"), Rule("agent", "agent", "tell")),
     turn_io.EditInbox: (Rule("harness", "agent", "ask"),),
     turn_io.ClearInbox: (Rule("harness", "agent", "ask"),),
@@ -274,6 +349,12 @@ RULES: Mapping[type, tuple[Rule, ...]] = {
     ApprovalAnswered: (Rule("approvals", "agent", "tell"),),
     ReserveSession: (Rule("supervisor", "session_store", "ask"),),
     OpenSession: (Rule("supervisor", "session_store", "ask"),),
+    ForkSession: (Rule("supervisor", "session_store", "ask"),),
+    InspectSession: (Rule("harness", "session_store", "ask"),),
+    LoadSession: (Rule("harness", "session_store", "ask"),),
+    PrepareSession: (Rule("harness", "session_store", "ask"),),
+    ReleaseSession: (Rule("harness", "session_store", "ask"),),
+    SaveCheckpoint: (Rule("agent", "session_store", "tell"),),
     RecoverSession: (Rule("supervisor", "session_store", "ask"),),
     CloseSession: (Rule("supervisor", "session_store", "ask"),),
     AppendEvents: (Rule("agent", "session_store", "tell"),),

@@ -13,66 +13,51 @@ from typing import Any
 
 from dsh_actors.actors import protocol as p
 from dsh_actors.actors.address import Address
+from dsh_actors.actors.held import HeldSession, WindowOver, WorkEnded
+from dsh_actors.actors.opening import (
+    Ready,
+    Source,
+    close_writer,
+    copy_session,
+    inspect_session,
+    load_session,
+    open_session,
+    release_session,
+    reread,
+    reserve_session,
+)
+from dsh_actors.actors.replies import fail, pass_on, succeed
 from dsh_actors.core import turn_io
 from dsh_actors.core.chunks import Failure
-from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId
-from dsh_actors.core.repair import Closers
-from dsh_actors.core.state import SessionState
-from dsh_actors.errors import (
-    EventRefused,
-    HarnessError,
-    SessionBusy,
-    SessionCorrupt,
-    SessionNotFound,
-    error_chain,
-)
+from dsh_actors.errors import HarnessError, SessionBusy, SessionExists, SessionNotFound
 from dsh_actors.ports import SessionStorage, SessionWriter
 from dsh_actors.runtime.actor import BaseActor
-from dsh_actors.runtime.files import run_native, start_native
+from dsh_actors.runtime.files import run_native
 from dsh_actors.runtime.future import GeventFuture
 from dsh_actors.runtime.ref import Ref
 from dsh_actors.runtime.tasks import TaskEnd, start_task
-from dsh_actors.runtime.timers import Timer, after
 
-__all__ = ["HeldSession", "SessionStoreActor", "fold_log"]
+__all__ = ["SessionStoreActor", "StoreBooks"]
 
-Reply = Callable[[turn_io.Flushed], None]
+OnBroken = Callable[[Failure], None]
 
-
-@dataclass(eq=False, slots=True)
-class _Waiter:
-    """Somebody who waits until all events below ``below_seq`` are durable."""
-
-    below_seq: int
-    settle: Callable[[Failure | None], None]
+MAX_READY = 5
+"""Sessions whose state is remembered after a look at them."""
 
 
-@dataclass(eq=False, slots=True)
-class HeldSession:
-    """A session this store writes. ``pending`` is not durable yet; ``writing`` is on its way."""
-
+@dataclass(frozen=True, slots=True)
+class _Prepared:
     writer: SessionWriter
-    storage: SessionStorage
-    on_broken: Callable[[Failure], None]
-    pending: list[Event] = field(default_factory=list)
-    writing: bool = False
-    durable_below: int = 0
-    waiters: list[_Waiter] = field(default_factory=list)
-    timer: Timer | None = None
-    due: bool = False
+    opened: p.Opened
 
 
 @dataclass(frozen=True, slots=True)
-class _WindowOver:
-    session_id: SessionId
+class StoreBooks:
+    """What outlives an incarnation of the store: whatever holds a lock."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Written:
-    session_id: SessionId
-    batch: list[Event]
-    error: BaseException | None
+    held: dict[SessionId, HeldSession] = field(default_factory=dict)
+    prepared: dict[SessionId, _Prepared] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +66,28 @@ class _Taken:
 
     session_id: SessionId
     storage: SessionStorage
-    on_broken: Callable[[Failure], None]
+    on_broken: OnBroken | None
+    """None for a session that is only prepared."""
     promise: GeventFuture
     end: TaskEnd[tuple[SessionWriter, p.Opened]]
+    is_new_copy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """A session was read, and remains the property of nobody."""
+
+    session_id: SessionId
+    promise: GeventFuture
+    end: TaskEnd[tuple[Ready, p.Opened]]
 
 
 class SessionStoreActor(BaseActor):
-    """Owns: the writers and unwritten events of all live sessions.
-    Receives: Reserve/Open/Recover/CloseSession, AppendEvents, FlushSession.
+    """Owns: the writers and unwritten events of all live sessions, and the reservations.
+    Receives: Reserve/Open/Fork/Recover/CloseSession, AppendEvents, FlushSession, SaveCheckpoint,
+    Inspect/Load/Prepare/ReleaseSession.
     Sends: `turn_io.Flushed` and `Opened` as replies; ``on_broken`` when a write failed.
-    Waits for: nothing; files are opened and written in native threads.
+    Waits for: nothing; files are opened, read and written in native threads.
     Dies when: told an event out of order (a fault of ours).
     """
 
@@ -103,7 +100,7 @@ class SessionStoreActor(BaseActor):
         home: Address,
         storage: SessionStorage,
         ephemeral: SessionStorage,
-        held: dict[SessionId, HeldSession],
+        books: StoreBooks,
         window_s: float,
     ) -> None:
         super().__init__(name=name, parent=parent, generation=generation)
@@ -111,37 +108,44 @@ class SessionStoreActor(BaseActor):
         self._home = home
         self._storage = storage
         self._ephemeral = ephemeral
-        self._held = held
+        self._held = books.held
+        self._prepared = books.prepared
+        self._ready: dict[SessionId, Ready] = {}
         self._window_s = window_s
 
     def started(self) -> None:
-        for session_id, held in self._held.items():
-            held.timer = None
-            if not held.writing and held.pending:
-                self._write(session_id, held)
+        for held in self._held.values():
+            held.resume()
 
     def receive(self, message: Any) -> Any:
         match message:
-            case p.AppendEvents():
-                self._append(message.session_id, message.events)
-            case p.FlushSession():
-                self._flush(message)
-            case _WindowOver():
-                held = self._held.get(message.session_id)
-                if held is not None:
-                    held.timer, held.due = None, True
-                    self._write(message.session_id, held)
-            case _Written():
-                self._written(message)
+            case p.AppendEvents() | p.SaveCheckpoint() | p.FlushSession():
+                self._write(message)
+            case WindowOver() | WorkEnded():
+                self._go_on(message)
             case p.ReserveSession():
                 storage = self._ephemeral if message.ephemeral else self._storage
-                work = partial(_reserve, storage, message.header)
+                work = partial(reserve_session, storage, message.header)
                 return self._take(message.header.id, storage, message.on_broken, work)
             case p.OpenSession():
-                work = partial(_open, self._storage, message.session_id)
-                return self._take(message.session_id, self._storage, message.on_broken, work)
+                return self._open(message)
+            case p.ForkSession():
+                return self._fork(message)
+            case p.PrepareSession():
+                work = partial(open_session, self._storage, message.session_id, self._pop(message))
+                return self._take(message.session_id, self._storage, None, work)
+            case p.ReleaseSession():
+                return self._release_prepared(message.session_id)
+            case p.InspectSession():
+                session_id = message.session_id
+                known = self._ready.get(session_id)
+                return self._look(session_id, partial(inspect_session, self._storage, session_id, known))
+            case p.LoadSession():
+                return self._load(message.session_id)
             case _Taken():
                 self._taken(message)
+            case _Looked():
+                self._looked(message)
             case p.RecoverSession():
                 return self._recover(message.session_id)
             case p.CloseSession():
@@ -149,112 +153,173 @@ class SessionStoreActor(BaseActor):
 
     # --- writing -----------------------------------------------------------------------------
 
-    def _append(self, session_id: SessionId, events: tuple[Event, ...]) -> None:
-        held = self._held.get(session_id)
-        if held is None:
-            return  # closed: its agent is past its dispose
-        held.pending.extend(events)
-        if held.timer is None and not held.due:
-            held.timer = after(self._window_s, lambda: self._home.tell(_WindowOver(session_id)))
+    def _write(self, message: p.AppendEvents | p.SaveCheckpoint | p.FlushSession) -> None:
+        held = self._held.get(message.session_id)
+        match message:
+            case p.FlushSession():
+                _flush(held, message)
+            case _ if held is None:
+                return  # closed: its agent is past its dispose
+            case p.AppendEvents():
+                held.append(message.events)
+            case p.SaveCheckpoint():
+                held.keep(message.checkpoint)
 
-    def _flush(self, message: p.FlushSession) -> None:
-        held, ticket, reply = self._held.get(message.session_id), message.ticket, message.reply
-        if held is None:
-            if reply is not None and ticket is not None:
-                reply(turn_io.Flushed(ticket, Failure("the session is closed", "STORAGE_FAILED")))
-            return
-
-        def settle(failure: Failure | None) -> None:
-            if reply is not None and ticket is not None:
-                reply(turn_io.Flushed(ticket, failure))
-
-        self._wait(message.session_id, held, settle)
-
-    def _wait(
-        self, session_id: SessionId, held: HeldSession, settle: Callable[[Failure | None], None]
-    ) -> None:
-        below = held.pending[-1].seq + 1 if held.pending else held.durable_below
-        if not held.pending and not held.writing:
-            settle(None)
-            return
-        held.waiters.append(_Waiter(max(below, held.durable_below), settle))
-        self._write(session_id, held)
-
-    def _write(self, session_id: SessionId, held: HeldSession) -> None:
-        """Start one write of everything pending, unless one is under way: its end starts the next."""
-        if held.writing or not held.pending:
-            return
-        if held.timer is not None:
-            held.timer.cancel()
-            held.timer = None
-        batch, held.pending = held.pending, []
-        held.writing, held.due = True, False
-        start_native(
-            partial(held.writer.append, batch),
-            lambda _none, error: self._home.tell(_Written(session_id, batch, error)),
-        )
-
-    def _written(self, message: _Written) -> None:
+    def _go_on(self, message: WindowOver | WorkEnded) -> None:
         held = self._held.get(message.session_id)
         if held is None:
             return
-        held.writing = False
-        error = message.error
-        if error is None:
-            held.durable_below = message.batch[-1].seq + 1
-            ready = [w for w in held.waiters if w.below_seq <= held.durable_below]
-            held.waiters = [w for w in held.waiters if w.below_seq > held.durable_below]
-            for waiter in ready:
-                waiter.settle(None)
-            if held.waiters or held.due:
-                self._write(message.session_id, held)
-            return
-        # Kept in order for the next flush; nobody retries by itself on a disk that refuses.
-        held.pending[:0] = message.batch
-        held.due = False
-        failure = Failure(
-            error_chain(error), error.code if isinstance(error, HarnessError) else "STORAGE_FAILED"
-        )
-        waiters, held.waiters = held.waiters, []
-        for waiter in waiters:
-            waiter.settle(failure)
-        held.on_broken(failure)
+        if isinstance(message, WorkEnded):
+            held.work_ended(message)
+        else:
+            held.window_over()
 
-    # --- taking and giving up sessions -------------------------------------------------------
+    # --- taking sessions ---------------------------------------------------------------------
 
     def _take(
         self,
         session_id: SessionId,
         storage: SessionStorage,
-        on_broken: Callable[[Failure], None],
+        on_broken: OnBroken | None,
         work: Callable[[], tuple[SessionWriter, p.Opened]],
     ) -> GeventFuture:
-        if session_id in self._held:
+        if session_id in self._held or session_id in self._prepared:
             raise SessionBusy(f"session {session_id} is live in this process")
+        promise = self.promise()
+        self._start_taking(session_id, storage, on_broken, work, promise)
+        return promise
+
+    def _start_taking(
+        self,
+        session_id: SessionId,
+        storage: SessionStorage,
+        on_broken: OnBroken | None,
+        work: Callable[[], tuple[SessionWriter, p.Opened]],
+        promise: GeventFuture,
+        *,
+        is_new_copy: bool = False,
+    ) -> None:
+        start_task(
+            lambda _token: run_native(work),
+            lambda end: self._home.tell(_Taken(session_id, storage, on_broken, promise, end, is_new_copy)),
+            name=f"open {session_id}",
+        )
+
+    def _taken(self, message: _Taken) -> None:
+        end, session_id, on_broken = message.end, message.session_id, message.on_broken
+        if end.error is not None or end.value is None:
+            fail(message.promise, end.error)
+            return
+        writer, opened = end.value
+        if session_id in self._held or session_id in self._prepared or message.promise.is_set:
+            # The other one came first, or whoever asked was told that the store had died.
+            _release(writer, session_id)
+            fail(message.promise, SessionBusy(f"session {session_id} is live in this process"))
+        elif on_broken is None:
+            self._prepared[session_id] = _Prepared(writer, opened)
+            succeed(message.promise, opened)
+        else:
+            self._hold(writer, message.storage, on_broken, opened, is_new_copy=message.is_new_copy)
+            succeed(message.promise, opened)
+
+    def _hold(
+        self,
+        writer: SessionWriter,
+        storage: SessionStorage,
+        on_broken: OnBroken,
+        opened: p.Opened,
+        *,
+        is_new_copy: bool = False,
+    ) -> None:
+        held = HeldSession(
+            writer,
+            storage,
+            on_broken,
+            self._home.tell,
+            self._window_s,
+            checkpoint_below=opened.checkpoint_below,
+            is_new_copy=is_new_copy,
+        )
+        self._held[held.id] = held
+        if opened.closers:
+            held.append(opened.closers)
+
+    def _open(self, message: p.OpenSession) -> GeventFuture | p.Opened:
+        prepared = self._prepared.pop(message.session_id, None)
+        if prepared is not None:
+            self._hold(prepared.writer, self._storage, message.on_broken, prepared.opened)
+            return prepared.opened
+        work = partial(open_session, self._storage, message.session_id, self._pop(message))
+        return self._take(message.session_id, self._storage, message.on_broken, work)
+
+    def _fork(self, message: p.ForkSession) -> GeventFuture:
+        child_id, held = message.child_id, self._held.get(message.session_id)
+        if child_id in self._held or child_id in self._prepared:
+            raise SessionExists(f"session {child_id!r} is live in this process", hint="choose another id")
+        target = self._ephemeral if message.ephemeral else self._storage
+        promise = self.promise()
+
+        def copy(failure: Failure | None) -> None:
+            if failure is not None:
+                fail(promise, _error_of(failure))
+                return
+            source = Source(self._storage, message.session_id)
+            if held is not None:
+                source = Source(held.storage, held.id, held.writer)
+            work = partial(copy_session, source, target, message)
+            self._start_taking(child_id, target, message.on_broken, work, promise, is_new_copy=True)
+
+        if held is None:
+            copy(None)
+        else:
+            held.when_durable(copy)
+        return promise
+
+    # --- looking at sessions -----------------------------------------------------------------
+
+    def _look(self, session_id: SessionId, work: Callable[[], tuple[Ready, p.Opened]]) -> GeventFuture:
         promise = self.promise()
         start_task(
             lambda _token: run_native(work),
-            lambda end: self._home.tell(_Taken(session_id, storage, on_broken, promise, end)),
-            name=f"open {session_id}",
+            lambda end: self._home.tell(_Looked(session_id, promise, end)),
+            name=f"look at {session_id}",
         )
         return promise
 
-    def _taken(self, message: _Taken) -> None:
-        end, session_id = message.end, message.session_id
-        if end.error is not None or end.value is None:
-            _fail(message.promise, end.error)
+    def _looked(self, message: _Looked) -> None:
+        if message.end.value is None:
+            fail(message.promise, message.end.error)
             return
-        writer, opened = end.value
-        if session_id in self._held or message.promise.is_set:
-            # The other one came first, or whoever asked was told that the store had died.
-            _release(writer, session_id)
-            _fail(message.promise, SessionBusy(f"session {session_id} is live in this process"))
-            return
-        held = HeldSession(writer, message.storage, message.on_broken, durable_below=writer.next_seq)
-        self._held[session_id] = held
-        if opened.closers:
-            self._append(session_id, opened.closers)
-        _set(message.promise, opened)
+        ready, opened = message.end.value
+        self._ready.pop(message.session_id, None)
+        self._ready[message.session_id] = ready
+        while len(self._ready) > MAX_READY:
+            del self._ready[next(iter(self._ready))]
+        succeed(message.promise, opened)
+
+    def _pop(self, message: p.OpenSession | p.PrepareSession) -> Ready | None:
+        return self._ready.pop(message.session_id, None)
+
+    def _release_prepared(self, session_id: SessionId) -> GeventFuture | None:
+        prepared = self._prepared.pop(session_id, None)
+        if prepared is None:
+            return None
+        return self._look(
+            session_id, partial(release_session, self._storage, prepared.writer, prepared.opened)
+        )
+
+    def _load(self, session_id: SessionId) -> GeventFuture:
+        if session_id in self._held or session_id in self._prepared:
+            raise SessionBusy(f"session {session_id} is live in this process")
+        promise = self.promise()
+        start_task(
+            lambda _token: run_native(load_session, self._storage, session_id),
+            partial(pass_on, promise),
+            name=f"load {session_id}",
+        )
+        return promise
+
+    # --- recovering and giving up ------------------------------------------------------------
 
     def _recover(self, session_id: SessionId) -> GeventFuture:
         """Flush, then fold what is stored; the writer and its lock stay with this store."""
@@ -264,20 +329,17 @@ class SessionStoreActor(BaseActor):
         promise = self.promise()
 
         def rebuilt(end: TaskEnd[p.Opened]) -> None:
-            if end.error is not None or end.value is None:
-                _fail(promise, end.error)
-                return
-            if end.value.closers:
+            if end.value is not None and end.value.closers:
                 self._home.tell(p.AppendEvents(session_id, end.value.closers))
-            _set(promise, end.value)
+            pass_on(promise, end)
 
         def flushed(failure: Failure | None) -> None:
             if failure is not None:
-                _fail(promise, HarnessError(failure.message, code=failure.code))
+                fail(promise, _error_of(failure))
                 return
-            start_task(lambda _token: run_native(_reread, held), rebuilt, name=f"recover {session_id}")
+            start_task(lambda _token: run_native(reread, held), rebuilt, name=f"recover {session_id}")
 
-        self._wait(session_id, held, flushed)
+        held.when_durable(flushed)
         return promise
 
     def _close(self, message: p.CloseSession) -> GeventFuture | None:
@@ -289,33 +351,37 @@ class SessionStoreActor(BaseActor):
 
         def finish(failure: Failure | None) -> None:
             self._held.pop(session_id, None)
-            if held.timer is not None:
-                held.timer.cancel()
+            held.stop_timer()
 
             def closed(end: TaskEnd[None]) -> None:
-                if failure is not None:
-                    _fail(promise, HarnessError(failure.message, code=failure.code))
-                elif end.error is not None:
-                    _fail(promise, end.error)
-                else:
-                    _set(promise, None)
+                pass_on(promise, end if failure is None else TaskEnd(None, _error_of(failure)))
 
-            _release(held.writer, session_id, closed)
+            unwanted = held.storage if message.discard and held.is_new_copy else None
+            _release(held.writer, session_id, closed, unwanted)
 
         if message.discard:
-            held.pending.clear()
-        self._wait(session_id, held, finish)
+            held.drop_pending()
+        elif message.checkpoint is not None:
+            held.keep(message.checkpoint)
+        held.when_durable(lambda failure: held.when_free(lambda: finish(failure)))
         return promise
 
 
-def _set(promise: GeventFuture, value: object) -> None:
-    if not promise.is_set:  # the store may have died and answered for itself
-        promise.set(value)
+def _flush(held: HeldSession | None, ask: p.FlushSession) -> None:
+    reply, ticket = ask.reply, ask.ticket
+
+    def settle(failure: Failure | None) -> None:
+        if reply is not None and ticket is not None:
+            reply(turn_io.Flushed(ticket, failure))
+
+    if held is None:
+        settle(Failure("the session is closed", "STORAGE_FAILED"))
+    else:
+        held.when_durable(settle)
 
 
-def _fail(promise: GeventFuture, error: BaseException | None) -> None:
-    if not promise.is_set:
-        promise.fail(error or SessionNotFound("the session was not opened"))
+def _error_of(failure: Failure) -> HarnessError:
+    return HarnessError(failure.message, code=failure.code)
 
 
 def _nothing(_end: TaskEnd[None]) -> None:
@@ -323,45 +389,10 @@ def _nothing(_end: TaskEnd[None]) -> None:
 
 
 def _release(
-    writer: SessionWriter, session_id: SessionId, closed: Callable[[TaskEnd[None]], None] = _nothing
+    writer: SessionWriter,
+    session_id: SessionId,
+    closed: Callable[[TaskEnd[None]], None] = _nothing,
+    unwanted: SessionStorage | None = None,
 ) -> None:
-    start_task(lambda _token: run_native(writer.close), closed, name=f"close {session_id}")
-
-
-def _reread(held: HeldSession) -> p.Opened:
-    header = held.writer.header
-    if held.writer.next_seq == 0:
-        return p.Opened(header, SessionState(header))
-    return fold_log(header, held.storage.read(header.id))
-
-
-def fold_log(header: SessionHeader, events: Any) -> p.Opened:
-    """Fold a stored log and work out what closes it. Raises `SessionCorrupt` or `SessionUnsupported`."""
-    state, closers = SessionState(header), Closers()
-    try:
-        for event in events:
-            event.require_known()
-            state.apply(event)
-            closers.observe(event)
-        ending = closers.closing_events(state.next_seq)
-        for event in ending:
-            state.apply(event)
-    except EventRefused as error:
-        raise SessionCorrupt(
-            f"session {header.id} is damaged: {error.message}", hint="look at it with `dsh session show`"
-        ) from error
-    return p.Opened(header, state, tuple(ending))
-
-
-def _reserve(storage: SessionStorage, header: SessionHeader) -> tuple[SessionWriter, p.Opened]:
-    writer = storage.create(header)
-    return writer, p.Opened(header, SessionState(header))
-
-
-def _open(storage: SessionStorage, session_id: SessionId) -> tuple[SessionWriter, p.Opened]:
-    writer = storage.open(session_id)
-    try:
-        return writer, fold_log(writer.header, writer.replay())
-    except BaseException:
-        writer.close()
-        raise
+    work = partial(close_writer, writer, unwanted)
+    start_task(lambda _token: run_native(work), closed, name=f"close {session_id}")

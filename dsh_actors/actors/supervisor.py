@@ -14,14 +14,14 @@ from typing import Any
 from dsh_actors.actors import protocol as p
 from dsh_actors.actors.address import Address
 from dsh_actors.actors.agent import AgentActor
+from dsh_actors.actors.replies import fail, succeed
 from dsh_actors.actors.wiring import AgentParts, Wiring
 from dsh_actors.core import turn_io as io
 from dsh_actors.core.events import SessionHeader
 from dsh_actors.core.ids import SessionId
 from dsh_actors.core.options import AgentOptions
 from dsh_actors.core.scope import Scope
-from dsh_actors.core.state import SessionState
-from dsh_actors.errors import ActorGone, HarnessError, SessionBusy, error_chain
+from dsh_actors.errors import ActorGone, HarnessError, SessionBusy, SessionExists, error_chain
 from dsh_actors.runtime.actor import BaseActor, Died, start_actor
 from dsh_actors.runtime.future import GeventFuture
 from dsh_actors.runtime.ref import Ref
@@ -36,6 +36,8 @@ RESTART_WINDOW_S = 60.0
 OPEN_TIMEOUT_S = 600.0
 CLOSE_TIMEOUT_S = 60.0
 
+OnBroken = Callable[[Any], None]
+BringUp = p.CreateAgent | p.ResumeAgent | p.ForkAgent
 BuildParts = Callable[[AgentOptions, p.Opened, Scope], AgentParts]
 WorkerSpec = Callable[[int, Ref[Any]], BaseActor]
 """Builds one shared worker actor for a generation, with the supervisor as its parent."""
@@ -64,7 +66,7 @@ class _BroughtUp:
     session_id: SessionId
     promise: GeventFuture
     source: str
-    end: TaskEnd[tuple[AgentEntry, SessionState]]
+    end: TaskEnd[tuple[AgentEntry, p.Opened]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class _Disposed:
 
 class SupervisorActor(BaseActor):
     """Owns: the table of agents and the shared workers.
-    Receives: Create/Resume/Dispose/Get/AwaitAgent, Shutdown, and Died of its children.
+    Receives: Create/Resume/Fork/Dispose/Get/AwaitAgent, Shutdown, and Died of its children.
     Sends: nothing but replies and, when an agent is disposed of, its Cancel.
     Waits for: nothing; transactions run in tasks that ask downwards.
     Dies when: its own books are wrong; the harness then closes.
@@ -114,9 +116,11 @@ class SupervisorActor(BaseActor):
     def receive(self, message: Any) -> Any:
         match message:
             case p.CreateAgent():
-                return self._bring_up(message.header.id, message.options, message.setup, message.header)
+                return self._bring_up(message.header.id, message)
             case p.ResumeAgent():
-                return self._bring_up(message.session_id, message.options, message.setup, None)
+                return self._bring_up(message.session_id, message)
+            case p.ForkAgent():
+                return self._fork(message)
             case _BroughtUp():
                 self._brought_up(message)
             case p.DisposeAgent():
@@ -136,89 +140,104 @@ class SupervisorActor(BaseActor):
 
     # --- creating and resuming ---------------------------------------------------------------
 
-    def _bring_up(
-        self,
-        session_id: SessionId,
-        options: AgentOptions,
-        setup: p.Setup | None,
-        header: SessionHeader | None,
-    ) -> GeventFuture:
+    def _bring_up(self, session_id: SessionId, message: BringUp) -> GeventFuture:
         if self._closing is not None:
             raise ActorGone("the harness is closing")
         if session_id in self._agents or session_id in self._coming:
             raise SessionBusy(f"session {session_id} is live in this process")
         self._coming.add(session_id)
         promise = self.promise()
-        source = "resume" if header is None else "startup"
+        source = "resume" if isinstance(message, p.ResumeAgent) else "startup"
         start_task(
-            lambda _token: self._prepare(session_id, options, setup, header),
+            lambda _token: self._prepare(session_id, message),
             lambda end: self.ref.tell(_BroughtUp(session_id, promise, source, end)),
             name=f"{source} {session_id}",
         )
         return promise
 
-    def _prepare(
-        self,
-        session_id: SessionId,
-        options: AgentOptions,
-        setup: p.Setup | None,
-        header: SessionHeader | None,
-    ) -> tuple[AgentEntry, SessionState]:
+    def _fork(self, message: p.ForkAgent) -> GeventFuture:
+        if message.child_id in self._agents or message.child_id in self._coming:
+            raise SessionExists(
+                f"session {message.child_id!r} is live in this process", hint="choose another id"
+            )
+        parent = self._agents.get(message.session_id)
+        if message.session_id in self._coming or (parent is not None and parent.disposing is not None):
+            raise SessionBusy(
+                f"session {message.session_id} is just coming or going",
+                code="SESSION_NOT_LIVE",
+                hint="try again",
+            )
+        return self._bring_up(message.child_id, message)
+
+    def _request(self, session_id: SessionId, message: BringUp, on_broken: OnBroken) -> Any:
+        """What to ask the store for."""
+        match message:
+            case p.CreateAgent():
+                return p.ReserveSession(message.header, on_broken, message.options.ephemeral)
+            case p.ResumeAgent():
+                return p.OpenSession(session_id, on_broken)
+        return p.ForkSession(
+            message.session_id,
+            session_id,
+            message.at_seq,
+            message.options.preset,
+            self._wiring.clock.now_ms(),
+            on_broken,
+            message.options.ephemeral,
+        )
+
+    def _prepare(self, session_id: SessionId, message: BringUp) -> tuple[AgentEntry, p.Opened]:
         """Everything that can fail, before anything is visible. Undoes itself when it does."""
-        address, store = Address(session_id), self._wiring.store
+        address, store, options = Address(session_id), self._wiring.store, message.options
 
         def on_broken(failure: Any) -> None:
             address.tell(io.StorageBroken(failure))
 
-        request = (
-            p.OpenSession(session_id, on_broken)
-            if header is None
-            else p.ReserveSession(header, on_broken, options.ephemeral)
-        )
+        request = self._request(session_id, message, on_broken)
         opened: p.Opened = store.ask(request, timeout=OPEN_TIMEOUT_S)
         scope = Scope("agent")
         try:
             scope.parent = self._scope_above(opened.header.agent_preset)
             parts = self._build(options, opened, scope)
-            commit = setup(scope) if setup is not None else None
+            commit = message.setup(scope) if message.setup is not None else None
             if commit is not None:
                 commit()
         except BaseException:
             scope.close()
             store.ask(p.CloseSession(session_id, discard=True), timeout=CLOSE_TIMEOUT_S)
             raise
-        return AgentEntry(session_id, opened.header, options, address, scope, parts), opened.state
+        return AgentEntry(session_id, opened.header, options, address, scope, parts), opened
 
     def _brought_up(self, message: _BroughtUp) -> None:
         self._coming.discard(message.session_id)
         end = message.end
         if end.error is not None or end.value is None:
-            _fail(message.promise, end.error or HarnessError("the agent was not created"))
+            fail(message.promise, end.error or HarnessError("the agent was not created"))
             self._check_closed()
             return
-        entry, state = end.value
+        entry, opened = end.value
         self._agents[entry.id] = entry
-        self._start_agent(entry, state)
+        self._start_agent(entry, opened)
         try:
             for observer in entry.scope.handlers_of("agent/created"):
                 observer({"session": entry.id})
         except Exception as error:
             # A creation observer may veto; the caller sees its error, and nothing stays.
             self._dispose(entry.id, CLOSE_TIMEOUT_S)
-            _fail(message.promise, error)
+            fail(message.promise, error)
             return
         for listener in entry.scope.handlers_of("agent/session-start"):
             _contained(listener, {"session": entry.id, "source": message.source})
         if self._closing is not None:
             self._dispose(entry.id, CLOSE_TIMEOUT_S)
-        _set(message.promise, entry)
+        succeed(message.promise, entry)
 
-    def _start_agent(self, entry: AgentEntry, state: SessionState) -> None:
+    def _start_agent(self, entry: AgentEntry, opened: p.Opened) -> None:
         actor = AgentActor(
             name=entry.id,
             parent=self.ref,
             generation=entry.generation,
-            state=state,
+            opened=opened,
             wiring=self._wiring,
             parts=entry.parts,
         )
@@ -226,7 +245,7 @@ class SupervisorActor(BaseActor):
         entry.address.move_to(start_actor(actor))
         waiting, entry.waiting = entry.waiting, []
         for promise in waiting:
-            _set(promise, None)
+            succeed(promise, None)
 
     # --- disposing ---------------------------------------------------------------------------
 
@@ -249,15 +268,17 @@ class SupervisorActor(BaseActor):
 
     def _drain(self, entry: AgentEntry, timeout_s: float) -> None:
         """Wait until the agent is quiet, then make its log durable and give up its lock."""
-        ref = entry.address.ref
+        ref, checkpoint = entry.address.ref, None
         if ref is not None and ref.is_alive:
             try:
                 ref.ask(p.WhenIdle(), timeout=timeout_s)
+                checkpoint = ref.ask(p.GetSnapshot(), timeout=CLOSE_TIMEOUT_S)
             except ActorGone as error:
                 # It hangs or has died: its log is closed all the same.
                 entry.last_error = error.message
             ref.stop(timeout=CLOSE_TIMEOUT_S)
-        self._wiring.store.ask(p.CloseSession(entry.id), timeout=CLOSE_TIMEOUT_S)
+        close = p.CloseSession(entry.id, checkpoint=checkpoint)
+        self._wiring.store.ask(close, timeout=CLOSE_TIMEOUT_S)
 
     def _disposed(self, message: _Disposed) -> None:
         entry = self._agents.pop(message.session_id, None)
@@ -269,11 +290,11 @@ class SupervisorActor(BaseActor):
         entry.scope.close()
         for promise in entry.disposing or ():
             if message.end.error is not None:
-                _fail(promise, message.end.error)
+                fail(promise, message.end.error)
             else:
-                _set(promise, None)
+                succeed(promise, None)
         for promise in entry.waiting:
-            _fail(promise, ActorGone(f"agent {entry.id} is gone: {entry.last_error or 'disposed of'}"))
+            fail(promise, ActorGone(f"agent {entry.id} is gone: {entry.last_error or 'disposed of'}"))
         self._check_closed()
 
     def _await(self, session_id: SessionId) -> GeventFuture | None:
@@ -300,7 +321,7 @@ class SupervisorActor(BaseActor):
         if self._closing is not None and not self._agents and not self._coming:
             closing, self._closing = self._closing, []
             for promise in closing:
-                _set(promise, None)
+                succeed(promise, None)
 
     # --- children that died ------------------------------------------------------------------
 
@@ -336,7 +357,7 @@ class SupervisorActor(BaseActor):
             self._dispose(entry.id, CLOSE_TIMEOUT_S)
             return
         entry.generation += 1
-        self._start_agent(entry, message.end.value.state)
+        self._start_agent(entry, message.end.value)
 
     def _may_restart(self, restarts: deque[float]) -> bool:
         now = self._wiring.clock.monotonic()
@@ -358,13 +379,3 @@ def _contained(handler: Callable[[Any], Any], payload: Any) -> None:
     except Exception:
         # Observers are foreign code; a failing one changes nothing, and there is nobody to ask about it.
         return
-
-
-def _set(promise: GeventFuture, value: Any) -> None:
-    if not promise.is_set:
-        promise.set(value)
-
-
-def _fail(promise: GeventFuture, error: BaseException) -> None:
-    if not promise.is_set:
-        promise.fail(error)

@@ -17,7 +17,11 @@ __all__ = ["AgentParts", "Wiring"]
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """What all agents of a harness share."""
+    """What all agents of a harness share.
+
+    A checkpoint is saved when a turn ends with ``checkpoint_events`` new events, and in the middle of
+    one with ``checkpoint_max_events``.
+    """
 
     clock: Clock
     store: Address
@@ -25,6 +29,8 @@ class Wiring:
     pool: Address
     approvals: Address
     providers: Mapping[str, LlmProvider] = field(hash=False)
+    checkpoint_events: int = 256
+    checkpoint_max_events: int = 4_096
 
 
 @dataclass(frozen=True, slots=True)

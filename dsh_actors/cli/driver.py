@@ -1,4 +1,4 @@
-"""One run, from a ready harness to its outcome: create or resume, send the prompt, wait, dispose.
+"""One run, from a ready harness to its outcome: create, resume or fork, send the prompt, wait, dispose.
 
 Whatever asks for an early end (a signal, a time limit, a reader that went away) cancels the turn and
 then waits a bounded time for the agent to be idle.
@@ -41,7 +41,10 @@ _WARNING_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """What to run. ``resume`` is the id of the session to go on with; ``price_of`` knows the prices."""
+    """What to run. ``resume`` is the id of the session to go on with; ``price_of`` knows the prices.
+
+    ``fork`` is a session to begin with a copy of, and the last event to copy (None: all).
+    """
 
     prompt: str
     options: AgentOptions
@@ -49,6 +52,7 @@ class RunPlan:
     price_of: Callable[[str], Price | None]
     warnings: tuple[str, ...] = ()
     fail_on_denied: bool = True
+    fork: tuple[str, int | None] | None = None
 
 
 class RunDriver:
@@ -107,6 +111,8 @@ class RunDriver:
         plan = self._plan
         if plan.resume is not None:
             handle = self._harness.resume(plan.resume, plan.options, setup=self._observe)
+        elif plan.fork is not None:
+            handle = self._harness.fork(plan.fork[0], plan.options, plan.fork[1], setup=self._observe)
         else:
             handle = self._harness.create(plan.options, setup=self._observe)
         self._output.start(

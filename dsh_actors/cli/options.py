@@ -103,6 +103,7 @@ RUN_PARAMETERS: list[click.Parameter] = [
     _text(["--session-id"], "The id of the new session.", "ID"),
     _text(["--resume"], "Go on with a session.", "ID"),
     _flag(["--continue", "continue_"], "Go on with the newest session of this directory."),
+    _text(["--fork"], "Begin with a copy of a session, whole or up to event SEQ.", "ID[@SEQ]"),
     _flag(["--ephemeral"], "Keep nothing on disk."),
     _keyed(["--max-steps"], "limits.max_steps"),
     _keyed(["--max-tool-calls"], "limits.max_tool_calls"),
@@ -154,6 +155,7 @@ class RunArguments:
     session_id: str | None
     resume: str | None
     continue_: bool
+    fork: str | None
     ephemeral: bool
     max_steps: int | None
     max_tool_calls: int | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,7 @@ __all__ = ["COMMAND"]
 
 _CLOSE_S = 5.0
 _MAX_ID_LENGTH = 200
+_FORK_POINT = re.compile(r"(.+)@(-?\d{1,18})", re.DOTALL)
 
 
 def run(**options: Any) -> int:
@@ -89,11 +91,20 @@ def check(arguments: RunArguments) -> None:
         raise UsageError("--continue chooses the session itself; leave out --resume and --session-id")
     if arguments.resume and arguments.session_id not in (None, arguments.resume):
         raise UsageError("--resume and --session-id name different sessions")
+    if arguments.fork is not None and (arguments.resume or arguments.continue_):
+        raise UsageError("--fork begins a new session; leave out --resume and --continue")
     if arguments.ephemeral and (arguments.resume or arguments.continue_):
         raise UsageError("--ephemeral keeps nothing, so it cannot go on with a session")
-    for name in (arguments.resume, arguments.session_id):
+    origin = fork_point(arguments.fork)[0] if arguments.fork is not None else None
+    for name in (arguments.resume, arguments.session_id, origin):
         if name is not None and not (name.isprintable() and name.strip() and len(name) <= _MAX_ID_LENGTH):
             raise UsageError(f"{name!r} cannot be the id of a session")
+
+
+def fork_point(text: str) -> tuple[SessionId, int | None]:
+    """The session and the last event to copy of ``ID[@SEQ]``; None for all of it."""
+    found = _FORK_POINT.fullmatch(text)
+    return (SessionId(text), None) if found is None else (SessionId(found[1]), int(found[2]))
 
 
 def execute(
@@ -105,7 +116,8 @@ def execute(
 
     config, resume, model = settle(arguments)
     plan = make_plan(arguments, prompt, config, resume, model)
-    harness = Harness.open(config, ephemeral=arguments.ephemeral)
+    # A copy that shall not be kept is still made of a session on the disk.
+    harness = Harness.open(config, ephemeral=arguments.ephemeral and arguments.fork is None)
     end: RunEnd | None = None
     try:
         end = RunDriver(harness, plan, arguments, output, signals, started).execute()
@@ -126,7 +138,7 @@ def close(harness: Harness, signals: SignalWatch) -> str | None:
 
 
 def settle(arguments: RunArguments) -> tuple[Config, str | None, str | None]:
-    """The configuration of the directory to work in, the session to resume, and the model.
+    """The configuration of the directory to work in, the session to resume or to fork, and the model.
 
     An empty model is the one that the session used last.
 
@@ -134,15 +146,18 @@ def settle(arguments: RunArguments) -> tuple[Config, str | None, str | None]:
     """
     overrides = config_overrides(arguments)
     config = load_config(cwd=working_directory(arguments.cwd), options=overrides)
-    if arguments.ephemeral:
+    if arguments.ephemeral and arguments.fork is None:
         return config, None, config.agent.model
     config.require_home()
-    if not (arguments.resume or arguments.continue_):
+    if not (arguments.resume or arguments.continue_ or arguments.fork):
         return config, None, config.agent.model
     from dsh_actors.cli.stored import newest_session, open_storage, recorded_model
 
     storage = open_storage(config)
-    session = SessionId(arguments.resume or newest_session(storage, config.cwd))
+    if arguments.fork is not None:
+        session = fork_point(arguments.fork)[0]
+    else:
+        session = SessionId(arguments.resume or newest_session(storage, config.cwd))
     recorded = storage.header(session).cwd or config.cwd
     if arguments.cwd is not None and config.cwd != recorded:
         raise UsageError(f"session {session} works in {recorded}, not in {config.cwd}")
@@ -154,7 +169,7 @@ def settle(arguments: RunArguments) -> tuple[Config, str | None, str | None]:
 
 
 def make_plan(
-    arguments: RunArguments, prompt: Prompt, config: Config, resume: str | None, model: str | None
+    arguments: RunArguments, prompt: Prompt, config: Config, session: str | None, model: str | None
 ) -> RunPlan:
     """What to run, checked as far as possible without a harness. Raises `UsageError`."""
     from dsh_actors.cli.driver import RunPlan
@@ -165,8 +180,15 @@ def make_plan(
             f"--max-cost needs the price of {options.model or 'the model'}, which is not known",
             hint="set it in [[providers.NAME.models]], or use --max-tokens",
         )
+    fork = fork_point(arguments.fork) if arguments.fork is not None else None
     return RunPlan(
-        prompt.text, options, resume, config.price, prompt.notes, config.approval.fail_on_denied
+        prompt.text,
+        options,
+        session if fork is None else None,
+        config.price,
+        prompt.notes,
+        config.approval.fail_on_denied,
+        fork,
     )
 
 

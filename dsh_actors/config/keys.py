@@ -145,6 +145,10 @@ KEYS: tuple[Key, ...] = (
     Key("tools.max_parallel", "int", 10, "calls of one agent that run at once", 1),
     Key("tools.output_limit_bytes", "int", 50_000, "output of one call that the model sees", 1_000),
     Key("session.write_window_ms", "int", 200, "how long events may wait to be written together", 0),
+    Key("session.checkpoint_events", "int", 256, "new events before a turn's end saves a checkpoint", 1),
+    Key("session.checkpoint_max_events", "int", 4_096, "new events before one is saved within a turn", 1),
+    Key("session.segment_bytes", "int", 1_048_576, "a log file is closed at this size", 4_096),
+    Key("session.segment_events", "int", 4_096, "a log file is closed at so many events", 1),
     Key(
         "approval.policy",
         "text",

@@ -35,7 +35,13 @@ class ToolsConfig:
 
 @dataclass(frozen=True, slots=True)
 class SessionConfig:
+    """Checkpoints: after so many events when a turn ends, and after so many within one."""
+
     write_window_ms: int
+    checkpoint_events: int
+    checkpoint_max_events: int
+    segment_bytes: int
+    segment_events: int
 
 
 @dataclass(frozen=True, slots=True)

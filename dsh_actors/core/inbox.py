@@ -60,6 +60,14 @@ class Inbox:
             staying.add(message.id)
         pending[start : start + removed] = inserted
 
+    @staticmethod
+    def restore(snapshot: JsonObject) -> Inbox:
+        """The inbox of a `snapshot`. Raises `EventRefused`, `KeyError` or `TypeError` for another shape."""
+        inbox = Inbox()
+        for target, pending in inbox._lists.items():
+            pending.extend(map(Message.from_json, snapshot[target]))
+        return inbox
+
     def snapshot(self) -> JsonObject:
         """Both lists as JSON, for checkpoints and comparisons."""
         return {name: [m.to_json() for m in messages] for name, messages in self._lists.items()}

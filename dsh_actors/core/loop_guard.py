@@ -38,6 +38,18 @@ class LoopGuard:
         self._recent.append(_fingerprint(name, arguments, result))
         self.count = max(self._run(1), (self._run(2) + 1) // 2)
 
+    def snapshot(self) -> JsonObject:
+        """What it remembers, as JSON."""
+        return {"recent": [fingerprint.hex() for fingerprint in self._recent], "count": self.count}
+
+    @staticmethod
+    def restore(snapshot: JsonObject) -> LoopGuard:
+        """The guard of a `snapshot`. Raises `KeyError`, `TypeError` or `ValueError` for another shape."""
+        guard = LoopGuard()
+        guard._recent.extend(map(bytes.fromhex, snapshot["recent"]))
+        guard.count = snapshot["count"]
+        return guard
+
     def _run(self, period: int) -> int:
         """Length of the longest tail in which each entry equals the one ``period`` before it."""
         recent = self._recent

@@ -70,6 +70,27 @@ class Closers:
         except (KeyError, IndexError, TypeError) as error:
             raise EventRefused(f"{event.type} event {event.seq} has a wrong payload: {error!r}") from error
 
+    def snapshot(self) -> JsonObject:
+        """What `restore` needs to go on from here, as JSON. The time is not in it: the state has it."""
+        pending = [[call.call_id, call.call_seq] for call in self._pending]
+        return {"turn": self._turn, "step": self._step, "pending": pending}
+
+    @staticmethod
+    def restore(snapshot: JsonObject, time: int) -> Closers:
+        """The fold of a `snapshot` whose last event was at ``time``.
+
+        Raises `EventRefused`, `KeyError` or `TypeError` for another shape.
+        """
+        closers = Closers()
+        closers._turn, closers._step, closers._time = snapshot["turn"], snapshot["step"], time
+        for call_id, call_seq in snapshot["pending"]:
+            closers._pending.append(_PendingCall(call_id, call_seq))
+        numbers = [closers._turn, closers._step, *(call.call_seq for call in closers._pending)]
+        names = [call.call_id for call in closers._pending]
+        if any(type(n) not in (int, type(None)) for n in numbers) or any(type(n) is not str for n in names):
+            raise EventRefused("not the snapshot of an open turn")
+        return closers
+
     def closing_events(self, next_seq: int) -> tuple[Event, ...]:
         """The events, numbered from ``next_seq``, that close the open turn; none if none is open.
 

@@ -163,14 +163,17 @@ class SessionState:
         header = self.request_header
         return {
             "next_seq": self.next_seq,
+            "last_time": self.last_time,
             "turn": [self.last_turn, self.open_turn, self.open_step],
             "inbox": self.inbox.snapshot(),
             "surface": [event.to_json() for event in self.surface.nodes],
+            "replace_generation": self.surface.replace_generation,
             "messages": [message.to_json() for message in self.surface.messages()],
             "request": [header and header.to_json(), self.request_context],
-            "open_calls": {k: [c.name, c.arguments, c.seq] for k, c in self.open_calls.items()},
+            "open_calls": {k: [c.name, c.arguments, c.seq, c.started] for k, c in self.open_calls.items()},
             "counters": [getattr(self.counters, name) for name in Counters.__slots__],
             "todos": self.todos,
             "title": self.title,
-            "guard": self.guard.count,
+            "guard": self.guard.snapshot(),
+            "unbilled": self.unbilled and self.unbilled.to_json(),
         }

@@ -24,6 +24,20 @@ class Surface:
         self._messages: list[Message] = []
         self.replace_generation = 0
 
+    @staticmethod
+    def restore(nodes: Sequence[Event], replace_generation: int) -> Surface:
+        """The surface that had these ``nodes``. Raises `EventRefused` for what cannot be one."""
+        surface = Surface()
+        for node in nodes:
+            if node.type not in SURFACE_TYPES or node.surface_op is None:
+                raise EventRefused(f"event {node.seq}: {node.type} cannot be on the surface")
+            message = message_of(node)
+            surface._nodes.append(node)
+            if message.content:
+                surface._messages.append(message)
+        surface.replace_generation = replace_generation
+        return surface
+
     @property
     def nodes(self) -> Sequence[Event]:
         return tuple(self._nodes)

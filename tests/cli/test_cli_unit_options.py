@@ -10,7 +10,7 @@ import click
 import pytest
 
 from dsh_actors.cli.options import RUN_PARAMETERS, RunArguments, agent_options, config_overrides
-from dsh_actors.cli.run import check
+from dsh_actors.cli.run import check, fork_point
 from dsh_actors.config import load_config
 from dsh_actors.core.policy import ApprovalPolicy
 from dsh_actors.errors import ConfigError, UsageError
@@ -64,6 +64,10 @@ def test_a_value_of_the_wrong_type_names_its_option(arguments: list[str]) -> Non
         ["--continue", "--session-id", "a"],
         ["--resume", "a", "--session-id", "b"],
         ["--ephemeral", "--resume", "a"],
+        ["--fork", "a", "--resume", "a"],
+        ["--fork", "a", "--continue"],
+        ["--fork", ""],
+        ["--fork", "a\nb"],
         ["--session-id", " "],
         ["--session-id", "a\nb"],
         ["--session-id", "a" * 300],
@@ -75,7 +79,7 @@ def test_options_that_contradict_each_other_are_refused(arguments: list[str]) ->
 
 
 def test_every_other_option_goes_with_resume(tmp_path: Path) -> None:
-    apart = {"prompt", "resume", "continue_", "ephemeral", "session_id"}
+    apart = {"prompt", "resume", "continue_", "ephemeral", "session_id", "fork"}
     for parameter in RUN_PARAMETERS:
         if not isinstance(parameter, click.Option) or parameter.name in apart:
             continue
@@ -83,6 +87,21 @@ def test_every_other_option_goes_with_resume(tmp_path: Path) -> None:
         if parameter.name == "sandbox":
             value = ["off"]
         check(parse("--resume", "a", parameter.opts[-1], *value, "x"))
+
+
+@pytest.mark.parametrize(
+    ("text", "point"),
+    [
+        ("a", ("a", None)),
+        ("a@7", ("a", 7)),
+        ("a@-1", ("a", -1)),
+        ("a@b", ("a@b", None)),
+        ("a@b@12", ("a@b", 12)),
+        ("@7", ("@7", None)),
+    ],
+)
+def test_a_fork_names_a_session_and_maybe_a_place(text: str, point: tuple[str, int | None]) -> None:
+    assert fork_point(text) == point
 
 
 def test_tools_are_named_by_comma_or_repetition(tmp_path: Path) -> None:

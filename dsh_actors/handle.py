@@ -1,0 +1,122 @@
+"""`AgentHandle`: one live agent, as a program holds it."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dsh_actors.actors import protocol as p
+from dsh_actors.actors.supervisor import AgentEntry
+from dsh_actors.core import turn_io as io
+from dsh_actors.core.ids import MessageId
+from dsh_actors.core.inbox import Target
+from dsh_actors.core.messages import Message, user_message
+from dsh_actors.core.outcome import Circumstances, OutcomeFold, Price, RunEnd
+from dsh_actors.core.text import JsonObject, clean_text
+from dsh_actors.errors import ActorGone
+from dsh_actors.runtime.ref import ACTOR_TIMEOUT, Ref
+
+__all__ = ["ASK_TIMEOUT_S", "OPEN_TIMEOUT_S", "AgentHandle"]
+
+ASK_TIMEOUT_S = 30.0
+OPEN_TIMEOUT_S = 600.0
+
+
+class AgentHandle:
+    """One live agent. Holding the handle is the right to dispose of it."""
+
+    def __init__(
+        self, entry: AgentEntry, supervisor: Ref[Any], price_of: Callable[[str], Price | None]
+    ) -> None:
+        self.id = entry.id
+        self.header = entry.header
+        self._scope = entry.scope
+        self._price_of = price_of
+        self._address = entry.address
+        self._supervisor = supervisor
+
+    def run(self, prompt: str | Message, timeout: float | None = None) -> RunEnd:
+        """Give a task and wait until nothing is owed; the outcome as `dsh run` would judge it.
+
+        After ``timeout`` seconds the turn is cancelled and the outcome's reason is ``timeout``.
+        """
+        fold, began = OutcomeFold(self._price_of), time.monotonic()
+        undo = self._scope.observe("session/event", fold.apply)
+        try:
+            self.followup(prompt)
+            if not self.when_idle(timeout):
+                self.cancel({"kind": "hook", "reason": "timeout"})
+                self.when_idle(ASK_TIMEOUT_S)
+        finally:
+            undo()
+        duration_ms = int((time.monotonic() - began) * 1000)
+        return fold.end(Circumstances(session_id=self.id, duration_ms=duration_ms))
+
+    def record(self, kind: str, data: JsonObject, *, ignorable: bool = False) -> None:
+        """Put a log-only fact into the session. Raises `EventRefused` for data that JSON cannot hold."""
+        self._ask(io.Record(kind, data, ignorable))
+
+    def followup(self, text: str | Message) -> MessageId:
+        """Queue input for a turn of its own and wake the agent."""
+        return self._deliver(text, "next-turn", wake=True)
+
+    def steer(self, text: str | Message) -> MessageId:
+        """Queue input for the next step and wake the agent."""
+        return self._deliver(text, "next-step", wake=True)
+
+    def inject(self, text: str | Message) -> MessageId:
+        """Queue input for the next step, whenever that is."""
+        return self._deliver(text, "next-step", wake=False)
+
+    def cancel(self, cause: JsonObject | None = None, *, keep_inbox: bool = False) -> None:
+        """End the turn; without ``keep_inbox`` what is queued goes too. ``cause``: a person, by default."""
+        self._ask(io.Cancel(cause or {"kind": "user"}, keep_inbox))
+
+    def status(self) -> p.AgentStatus:
+        status: p.AgentStatus = self._ask(p.GetStatus())
+        return status
+
+    def when_idle(self, timeout: float | None = None) -> bool:
+        """Wait until the agent is idle, at most ``timeout`` seconds; whether it is.
+
+        An agent that crashed and was rebuilt from its log counts on. Raises `ActorGone` if it is gone.
+        """
+        ends = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = 3600.0 if ends is None else max(0.0, ends - time.monotonic())
+            try:
+                self._ask(p.WhenIdle(), timeout=left)
+                return True
+            except ActorGone as error:
+                if error.code != ACTOR_TIMEOUT:
+                    raise
+                if ends is not None and time.monotonic() >= ends:
+                    return False
+
+    def dispose(self, timeout_s: float = 30.0) -> None:
+        """Cancel, wait until quiet, make the log durable, give up the session.
+
+        Raises what kept the log from becoming durable. Disposing twice is disposing once.
+        """
+        self._supervisor.ask(p.DisposeAgent(self.id, timeout_s), timeout=timeout_s + 150)
+
+    def _deliver(self, text: str | Message, target: Target, *, wake: bool) -> MessageId:
+        message = text if isinstance(text, Message) else user_message(_new_id("msg"), clean_text(text))
+        self._ask(io.Deliver(message, target, wake))
+        return message.id
+
+    def _ask(self, message: Any, timeout: float = ASK_TIMEOUT_S) -> Any:
+        try:
+            return self._address.ask(message, timeout=timeout)
+        except ActorGone as error:
+            if error.code == ACTOR_TIMEOUT:
+                raise
+        # It died: the supervisor says when it is back, or that it is gone.
+        self._supervisor.ask(p.AwaitAgent(self.id), timeout=OPEN_TIMEOUT_S)
+        return self._address.ask(message, timeout=timeout)
+
+
+def _new_id(prefix: str) -> str:
+    return f"{prefix}-{secrets.token_hex(12)}"

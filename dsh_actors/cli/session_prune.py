@@ -65,20 +65,20 @@ def prune(
     if rule == Retention():
         raise UsageError("say what may go: --older-than DURATION, --keep N or --max-bytes SIZE")
     stored = storage()
+    _require_sizes(stored, rule)
     chosen = choose([_kept(stored, listing) for listing in stored.list()], rule, now_ms())
     count, freed, failure = 0, 0, None
     for session in chosen:
-        size = session.size
         if not dry_run:
             try:
-                size = stored.delete(session.id)
+                stored.delete(session.id)
             except (SessionBusy, SessionNotFound):
                 continue  # used again, or removed by somebody else, since it was chosen
             except SessionError as error:
                 failure = failure or error
                 continue
-        count, freed = count + 1, freed + size
-        _write_line(session, size, dry_run, as_json)
+        count, freed = count + 1, freed + session.size
+        _write_line(session, dry_run, as_json)
     if as_json:
         write_json({"total": {"sessions": count, "bytes": freed, "dry_run": dry_run}})
     else:
@@ -86,6 +86,16 @@ def prune(
     if failure is not None:
         raise failure
     return 0
+
+
+def _require_sizes(stored: SessionStorage, rule: Retention) -> None:
+    newest = next(stored.list(), None) if rule.max_bytes is not None else None
+    try:
+        has_none = newest is not None and not os.path.isdir(stored.path(newest.id))
+    except SessionError:
+        return  # it went away, or its directory cannot be told
+    if has_none:
+        raise UsageError("--max-bytes: the sessions are in one database and have no sizes of their own")
 
 
 def _kept(stored: SessionStorage, listing: SessionListing) -> KeptSession:
@@ -113,13 +123,15 @@ def _size(stored: SessionStorage, listing: SessionListing) -> int:
     return total
 
 
-def _write_line(session: KeptSession, size: int, dry_run: bool, as_json: bool) -> None:
+def _write_line(session: KeptSession, dry_run: bool, as_json: bool) -> None:
     if as_json:
-        row = {"id": session.id, "updated": session.updated, "bytes": size, "status": session.status}
+        row = {"id": session.id, "updated": session.updated, "bytes": session.size, "status": session.status}
         write_json({**row, "dry_run": dry_run})
         return
     verb = "would remove" if dry_run else "removed"
-    write_text(f"{verb} {session.id}  {time_text(session.updated)}  {session.status}  {size_text(size)}")
+    write_text(
+        f"{verb} {session.id}  {time_text(session.updated)}  {session.status}  {size_text(session.size)}"
+    )
 
 
 COMMAND = prune

@@ -42,7 +42,7 @@ def salvage(session: str, new_id: str | None, cwd: str | None, as_json: bool) ->
     target = SessionId(new_id) if new_id is not None else _free_id(stored, session)
     if exists(stored, target):
         raise SessionExists(f"session {target!r} exists already", hint="choose another id with --to")
-    log = DamagedLog(directory)
+    log = DamagedLog(directory) if os.path.isdir(directory) else _OneFile(stored, SessionId(session))
     header = log.header(working_directory(cwd) if cwd is not None else None)
     # Two passes: the header of the copy says how long its inherited part is.
     rehearsal = Salvager(header)
@@ -55,7 +55,24 @@ def salvage(session: str, new_id: str | None, cwd: str | None, as_json: bool) ->
     return 0
 
 
-def _salvaged(log: DamagedLog, salvager: Salvager) -> Iterator[Event]:
+class _OneFile:
+    """A session that has no directory of its own: what the storage reads before it meets damage."""
+
+    def __init__(self, stored: SessionStorage, session_id: SessionId) -> None:
+        self._stored = stored
+        self._session_id = session_id
+
+    def header(self, cwd: str | None = None) -> SessionHeader:
+        return self._stored.header(self._session_id)
+
+    def items(self) -> Iterator[Event | Damage]:
+        try:
+            yield from self._stored.read(self._session_id)
+        except SessionCorrupt as error:
+            yield Damage(self._stored.path(self._session_id), 0, 0, error.message)
+
+
+def _salvaged(log: DamagedLog | _OneFile, salvager: Salvager) -> Iterator[Event]:
     for item in log.items():
         if isinstance(item, Event):
             yield from salvager.take(item)

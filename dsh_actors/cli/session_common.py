@@ -22,6 +22,7 @@ __all__ = [
     "as_json_option",
     "configuration",
     "exists",
+    "flush",
     "new_session_id",
     "now_ms",
     "size_text",
@@ -45,6 +46,11 @@ def storage(config: Config | None = None) -> SessionStorage:
 
 def write(data: bytes) -> None:
     sys.stdout.buffer.write(data)
+
+
+def flush() -> None:
+    """Deliver what was written: an error that is raised now would take its place."""
+    sys.stdout.flush()
 
 
 def write_json(value: Any) -> None:

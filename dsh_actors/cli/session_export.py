@@ -37,7 +37,7 @@ def _markdown(header: SessionHeader, events: Iterable[Event], _price_of: PriceOf
 FORMATS: dict[str, Exporter] = {"jsonl": _jsonl, "markdown": _markdown}
 
 
-@click.command("export")
+@click.command("export", short_help="Print a session whole, for programs or people.")
 @click.argument("session")
 @click.option("--format", "form", type=click.Choice(list(FORMATS)), default="jsonl", show_default=True)
 @click.option("-o", "--output", metavar="FILE", help="Write to a file instead, atomically.")

@@ -37,7 +37,7 @@ class _Stored:
         return self._sessions.read(self._session_id)
 
 
-@click.command("fork")
+@click.command("fork", short_help="Branch a session without running anything.")
 @click.argument("session", metavar="ID[@SEQ]")
 @click.option("--session-id", metavar="NEW", help="The id of the new session.")
 @as_json_option

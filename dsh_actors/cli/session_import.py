@@ -21,6 +21,7 @@ from dsh_actors.cli.session_common import (
     write_json,
     write_text,
 )
+from dsh_actors.cli.streams import STREAMS
 from dsh_actors.config import prepare_home
 from dsh_actors.core.ids import SessionId
 from dsh_actors.errors import SessionExists, UsageError
@@ -28,7 +29,7 @@ from dsh_actors.errors import SessionExists, UsageError
 __all__ = ["COMMAND"]
 
 
-@click.command("import")
+@click.command("import", short_help="Store a session from an exported file.")
 @click.argument("file")
 @click.option("--session-id", metavar="ID", help="Another id than the one in the file.")
 @as_json_option
@@ -47,10 +48,14 @@ def import_(file: str, session_id: str | None, as_json: bool) -> int:
         if exists(stored, header.id):
             hint = "choose another id with --session-id"
             raise SessionExists(f"session {header.id!r} exists already", hint=hint)
-        if source.check() == 0:
+        checked = source.check()
+        if checked == 0:
             raise UsageError(f"{source.name} has a header and no events: there is nothing to import")
         prepare_home(config.require_home())
         count = store_session(stored, header, source.events())
+        if count != checked:
+            stored.delete(header.id)
+            raise UsageError(f"{source.name} changed while it was read; nothing was stored")
     if as_json:
         write_json({"id": header.id, "events": count, "left_out": left_out})
     else:
@@ -65,7 +70,7 @@ def _opened(name: str) -> Iterator[ImportFile]:
     with ExitStack() as stack:
         try:
             if name == "-":
-                source: IO[bytes] | None = sys.stdin.buffer if sys.stdin else None
+                source: IO[bytes] | None = sys.stdin.buffer if STREAMS.has_stdin else None
             else:
                 source = stack.enter_context(open(name, "rb"))
             if source is None:

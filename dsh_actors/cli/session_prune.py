@@ -9,6 +9,7 @@ import click
 
 from dsh_actors.cli.session_common import (
     as_json_option,
+    flush,
     now_ms,
     size_text,
     storage,
@@ -44,7 +45,7 @@ def parse_size(text: str) -> int:
     return round(float(found[1]) * _BYTES[found[2]])
 
 
-@click.command("prune")
+@click.command("prune", short_help="Remove sessions by age, number and size.")
 @click.option("--older-than", metavar="DURATION", help="Remove what did not change for so long (30d, 12h).")
 @click.option("--keep", type=click.IntRange(min=0), metavar="N", help="The newest N stay in any case.")
 @click.option("--max-bytes", metavar="SIZE", help="Then remove the oldest until the rest fits (500M, 2G).")
@@ -84,6 +85,7 @@ def prune(
     else:
         write_text(f"{'would remove' if dry_run else 'removed'} {count} sessions, {size_text(freed)}")
     if failure is not None:
+        flush()
         raise failure
     return 0
 

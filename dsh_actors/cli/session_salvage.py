@@ -24,7 +24,7 @@ from dsh_actors.ports import SessionStorage
 __all__ = ["COMMAND"]
 
 
-@click.command("salvage")
+@click.command("salvage", short_help="Copy what is readable of a damaged session.")
 @click.argument("session")
 @click.option("--to", "new_id", metavar="NEW_ID", help="The id of the copy [default: SESSION-salvaged].")
 @click.option("-C", "--cwd", metavar="DIR", help="Its directory, where the one recorded is lost.")

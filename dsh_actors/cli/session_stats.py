@@ -17,7 +17,7 @@ from dsh_actors.ports import SessionStorage
 __all__ = ["COMMAND"]
 
 
-@click.command("stats")
+@click.command("stats", short_help="Turns, steps, time, tokens and cost.")
 @click.argument("sessions", nargs=-1)
 @click.option("--here", is_flag=True, help="Only sessions of the current directory.")
 @as_json_option

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from dsh_actors.cli.session_common import as_json_option, storage, write_json, write_text
+from dsh_actors.cli.session_common import as_json_option, flush, storage, write_json, write_text
 from dsh_actors.core.ids import SessionId
 from dsh_actors.core.verify import Report, Verifier, fault_of
 from dsh_actors.errors import SessionCorrupt, SessionError, SessionNotFound, SessionUnsupported, UsageError
@@ -13,7 +13,7 @@ from dsh_actors.ports import SessionStorage
 __all__ = ["COMMAND", "verify_session"]
 
 
-@click.command("verify")
+@click.command("verify", short_help="Check that sessions are whole and add up.")
 @click.argument("sessions", nargs=-1)
 @click.option("--all", "every", is_flag=True, help="Every stored session.")
 @click.option("--requests", is_flag=True, help="Derive every model request again and compare its digest.")
@@ -40,10 +40,12 @@ def verify(sessions: tuple[str, ...], every: bool, requests: bool, as_json: bool
             _write_report(name, report, requests)
     if not bad:
         return 0
-    kind = SessionUnsupported if all(r.status == "unsupported" for _, r in bad) else SessionCorrupt
+    flush()
     first, report = bad[0]
     message = f"{len(bad)} of {len(names)} sessions did not pass; {first}: {report.faults[0].reason}"
-    raise kind(message, hint="dsh session salvage ID copies what is readable")
+    if all(report.status == "unsupported" for _, report in bad):
+        raise SessionUnsupported(message, hint="a newer dsh may read it")
+    raise SessionCorrupt(message, hint="dsh session salvage ID copies what is readable")
 
 
 def verify_session(stored: SessionStorage, session_id: SessionId, *, requests: bool = False) -> Report:

@@ -60,7 +60,7 @@ def test_any_log_of_the_machine_passes_wherever_it_is_cut(data: st.DataObject) -
 
 def test_an_open_turn_is_no_fault_but_what_will_close_it_is_counted() -> None:
     log = turns(1)
-    cut = [event.seq for event in log if event.type == "tool/call"][0]
+    cut = next(event.seq for event in log if event.type == "tool/call")
     report = verified(log[: cut + 1])
     assert (report.status, report.closers) == ("ok", 4)  # two results, the step's end, the turn's end
 

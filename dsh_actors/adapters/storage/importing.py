@@ -31,6 +31,8 @@ MAX_LINE = 256 * 1024 * 1024
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _PIECE = 256 * 1024
+# A few bytes of a frame may stand for 128 KiB each: small pieces keep what one of them becomes bounded.
+_COMPRESSED_PIECE = 2048
 _BATCH_EVENTS = 2048
 _BATCH_CHARACTERS = 4 * 1024 * 1024
 _HEADER_KEYS = frozenset(
@@ -96,12 +98,13 @@ class ImportFile:
                 closers.observe(event)
             except (EventRefused, AttributeError) as error:
                 raise self._damaged(number, str(error)) from error
+        count = state.next_seq
         try:
             for event in closers.closing_events(state.next_seq):
                 fold(state, event)
         except EventRefused as error:
             raise self._damaged(number, error.message) from error
-        return state.next_seq
+        return count
 
     def events(self) -> Iterator[Event]:
         """The events in today's shapes. Raises as `check` does, but folds nothing."""
@@ -147,32 +150,41 @@ class ImportFile:
         self.file.seek(0)
         is_zstd = self.file.read(len(_ZSTD)) == _ZSTD
         self.file.seek(0)
-        source: BinaryIO = self.file
-        if is_zstd:
-            decoder = zstandard.ZstdDecompressor()
-            source = decoder.stream_reader(self.file, read_across_frames=True, closefd=False)
         rest: list[bytes] = []
         size, number = 0, 1
-        while True:
-            try:
-                piece = source.read(_PIECE)
-            except zstandard.ZstdError as error:
-                raise self._damaged(number, f"a zstd frame is damaged: {error}") from error
-            except OSError as error:
-                raise UsageError(f"cannot read {self.name}: {error.strerror}") from error
-            if not piece:
-                break
-            *whole, last = piece.split(b"\n")
-            for end in whole:
-                yield b"".join((*rest, end, b"\n"))
-                rest, size, number = [], 0, number + 1
-            rest.append(last)
-            size += len(last)
-            if size > MAX_LINE:
-                raise self._damaged(number, f"the line is longer than {MAX_LINE} bytes")
+        try:
+            for piece in _decoded(self.file) if is_zstd else iter(lambda: self.file.read(_PIECE), b""):
+                *whole, last = piece.split(b"\n")
+                for end in whole:
+                    yield b"".join((*rest, end, b"\n"))
+                    rest, size, number = [], 0, number + 1
+                rest.append(last)
+                size += len(last)
+                if size > MAX_LINE:
+                    raise self._damaged(number, f"the line is longer than {MAX_LINE} bytes")
+        except zstandard.ZstdError as error:
+            raise self._damaged(
+                number, f"a zstd frame is damaged there or a little later: {error}"
+            ) from error
+        except OSError as error:
+            raise UsageError(f"cannot read {self.name}: {error.strerror}") from error
         torn = b"".join(rest)
         if torn:
             yield torn
+
+
+def _decoded(file: BinaryIO) -> Iterator[bytes]:
+    """The content of concatenated frames, the last of which may be cut off. Raises ZstdError."""
+    decoder = zstandard.ZstdDecompressor()
+    frame = decoder.decompressobj()
+    while data := file.read(_COMPRESSED_PIECE):
+        while data:
+            if frame.eof:
+                frame = decoder.decompressobj()
+            piece = frame.decompress(data)
+            if piece:
+                yield piece
+            data = frame.unused_data if frame.eof else b""
 
 
 def store_session(storage: SessionStorage, header: SessionHeader, events: Iterable[Event]) -> int:

@@ -10,7 +10,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -35,20 +35,21 @@ def json_line(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
 
 
-def write_atomically(path: str, data: bytes) -> None:
+def write_atomically(path: str, data: bytes | Iterable[bytes]) -> None:
     """Put ``data`` in the place of the file at once: a reader sees the old or the new, never a part.
 
     A path that exists and is no regular file (``/dev/stderr``, a pipe) is written to. Raises OSError.
     """
+    pieces = (data,) if isinstance(data, bytes) else data
     if os.path.lexists(path) and not os.path.isfile(path):
         with open(path, "wb") as target:
-            target.write(data)
+            target.writelines(pieces)
         return
     target_path = os.path.realpath(path)
     handle, temporary = tempfile.mkstemp(prefix=".dsh-", dir=os.path.dirname(target_path) or ".")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
             os.fchmod(file.fileno(), 0o666 & ~_umask())

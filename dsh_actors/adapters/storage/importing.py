@@ -1,0 +1,222 @@
+"""Sessions from files: the plain layout of `dsh session export`, as the original harness writes it too.
+
+One header line, then one event or packed row a line, plain or as zstd frames. A file is checked as a
+whole before anything of it is stored; both passes stream.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import BinaryIO
+
+import zstandard
+
+from dsh_actors.core.codec import decode_line
+from dsh_actors.core.events import Event, SessionHeader
+from dsh_actors.core.ids import SessionId
+from dsh_actors.core.legacy import LegacyUpgrade
+from dsh_actors.core.repair import Closers
+from dsh_actors.core.state import SessionState
+from dsh_actors.core.text import JsonObject, clean_json, require_lossless
+from dsh_actors.core.verify import fold
+from dsh_actors.errors import EventRefused, SessionCorrupt, SessionUnsupported, UsageError
+from dsh_actors.ports import SessionStorage
+
+__all__ = ["ImportFile", "store_session"]
+
+MAX_LINE = 256 * 1024 * 1024
+"""Bytes of a line. Memory is bounded by this and by what the model sees of the session."""
+
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_PIECE = 256 * 1024
+# A few bytes of a frame may stand for 128 KiB each: small pieces keep what one of them becomes bounded.
+_COMPRESSED_PIECE = 2048
+_BATCH_EVENTS = 2048
+_BATCH_CHARACTERS = 4 * 1024 * 1024
+_HEADER_KEYS = frozenset(
+    [
+        "type",
+        "version",
+        "id",
+        "createdAt",
+        "cwd",
+        "parentSession",
+        "seedLength",
+        "origin",
+        "delegationDepth",
+        "agentPreset",
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ImportFile:
+    """A seekable file with a session in it. ``name`` stands in messages."""
+
+    file: BinaryIO
+    name: str
+
+    def header(self) -> tuple[SessionHeader, list[str]]:
+        """The session's header and the names of members that are not known here and will be left out.
+
+        Raises `SessionCorrupt` or `SessionUnsupported`.
+        """
+        line = next(self._lines(), None)
+        if line is None:
+            raise SessionCorrupt(f"{self.name} is empty or cut off in its first line")
+        try:
+            raw = json.loads(line)
+        except (ValueError, RecursionError):
+            raw = None
+        if not isinstance(raw, dict) or raw.get("type") != "session":
+            raise SessionCorrupt(
+                f"{self.name}: line 1 is not the header of a session",
+                hint="dsh session export ID writes what can be imported",
+            )
+        version = raw.get("version")
+        if type(version) is not int or version != 0:
+            hint = "upgrade dsh to read it" if type(version) is int and version > 0 else None
+            raise SessionUnsupported(f"{self.name}: session version {version!r} is not known here", hint=hint)
+        try:
+            return SessionHeader.from_json(clean_json(raw)), sorted(raw.keys() - _HEADER_KEYS)
+        except EventRefused as error:
+            raise SessionCorrupt(f"{self.name}: line 1: {error.message}") from error
+
+    def check(self) -> int:
+        """Read everything as `events` does and fold it; the number of events.
+
+        Raises `SessionCorrupt` with the line, `SessionUnsupported` with the reason.
+        """
+        header, _ = self.header()
+        state, closers, number = SessionState(header), Closers(), 0
+        for number, event in self._numbered_events(header.id):
+            try:
+                require_lossless(event.data, f"event {event.seq}")
+                fold(state, event)
+                closers.observe(event)
+            except (EventRefused, AttributeError) as error:
+                raise self._damaged(number, str(error)) from error
+        count = state.next_seq
+        try:
+            for event in closers.closing_events(state.next_seq):
+                fold(state, event)
+        except EventRefused as error:
+            raise self._damaged(number, error.message) from error
+        return count
+
+    def events(self) -> Iterator[Event]:
+        """The events in today's shapes. Raises as `check` does, but folds nothing."""
+        header, _ = self.header()
+        for _number, event in self._numbered_events(header.id):
+            yield event
+
+    def _numbered_events(self, session_id: SessionId) -> Iterator[tuple[int, Event]]:
+        upgrade, due = LegacyUpgrade(session_id).upgrade, 0
+        for number, line in enumerate(self._lines(), 1):
+            if number == 1 or not line.strip():
+                continue
+            try:
+                events = decode_line(line)
+            except EventRefused as error:
+                if not line.endswith(b"\n"):
+                    return  # the last write of the file was cut off
+                raise self._damaged(number, error.message) from error
+            for event in events:
+                if event.seq != due:
+                    raise self._damaged(number, f"event {event.seq} stands where event {due} is due")
+                due += 1
+                yield number, self._current(upgrade, event, line, number)
+
+    def _current(self, upgrade: Callable[[Event], Event], event: Event, line: bytes, number: int) -> Event:
+        try:
+            event = upgrade(event)
+            event.require_known()
+        except SessionUnsupported as error:
+            message = f"{self.name}: line {number}: {error.message}"
+            raise SessionUnsupported(message, hint=error.hint) from error
+        if b"\\u" in line:
+            # JSON escapes can spell half a surrogate pair, which no text of ours may hold.
+            data: JsonObject = clean_json(event.data)
+            event = event if data == event.data else replace(event, data=data)
+        return event
+
+    def _damaged(self, number: int, reason: str) -> SessionCorrupt:
+        return SessionCorrupt(f"{self.name} is damaged at line {number}: {reason}")
+
+    def _lines(self) -> Iterator[bytes]:
+        """Every line with its newline; the last one may have none. Raises `SessionCorrupt`."""
+        self.file.seek(0)
+        is_zstd = self.file.read(len(_ZSTD)) == _ZSTD
+        self.file.seek(0)
+        rest: list[bytes] = []
+        size, number = 0, 1
+        try:
+            for piece in _decoded(self.file) if is_zstd else iter(lambda: self.file.read(_PIECE), b""):
+                *whole, last = piece.split(b"\n")
+                for end in whole:
+                    yield b"".join((*rest, end, b"\n"))
+                    rest, size, number = [], 0, number + 1
+                rest.append(last)
+                size += len(last)
+                if size > MAX_LINE:
+                    raise self._damaged(number, f"the line is longer than {MAX_LINE} bytes")
+        except zstandard.ZstdError as error:
+            raise self._damaged(
+                number, f"a zstd frame is damaged there or a little later: {error}"
+            ) from error
+        except OSError as error:
+            raise UsageError(f"cannot read {self.name}: {error.strerror}") from error
+        torn = b"".join(rest)
+        if torn:
+            yield torn
+
+
+def _decoded(file: BinaryIO) -> Iterator[bytes]:
+    """The content of concatenated frames, the last of which may be cut off. Raises ZstdError."""
+    decoder = zstandard.ZstdDecompressor()
+    frame = decoder.decompressobj()
+    while data := file.read(_COMPRESSED_PIECE):
+        while data:
+            if frame.eof:
+                frame = decoder.decompressobj()
+            piece = frame.decompress(data)
+            if piece:
+                yield piece
+            data = frame.unused_data if frame.eof else b""
+
+
+def store_session(storage: SessionStorage, header: SessionHeader, events: Iterable[Event]) -> int:
+    """Make a new session of ``events``, in durable batches; how many there were.
+
+    On failure nothing of it stays. A process killed in between leaves a session with a part of them,
+    unless they fit into one batch. Raises `SessionExists` and what the storage or ``events`` raise.
+    """
+    writer = storage.create(header)
+    count = 0
+    try:
+        for batch in _batches(events):
+            writer.append(batch)
+            count += len(batch)
+    except BaseException:
+        writer.close()
+        if count:
+            storage.delete(header.id)
+        raise
+    writer.close()
+    return count
+
+
+def _batches(events: Iterable[Event]) -> Iterator[list[Event]]:
+    batch: list[Event] = []
+    size = 0
+    for event in events:
+        batch.append(event)
+        # Chunks are small and many; anything else may be megabytes.
+        size += 0 if event.type == "assistant/chunk" else len(str(event.data))
+        if len(batch) >= _BATCH_EVENTS or size >= _BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

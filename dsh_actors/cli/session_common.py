@@ -1,0 +1,100 @@
+"""What the subcommands of `dsh session` share: the storage, output as bytes, times and sizes as text."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from dsh_actors.cli.options import working_directory
+from dsh_actors.cli.render import json_line
+from dsh_actors.cli.stored import open_storage
+from dsh_actors.config import Config, load_config
+from dsh_actors.core.ids import SessionId
+from dsh_actors.errors import SessionError, SessionNotFound
+from dsh_actors.ports import SessionStorage
+
+__all__ = [
+    "as_json_option",
+    "configuration",
+    "exists",
+    "flush",
+    "new_session_id",
+    "now_ms",
+    "size_text",
+    "storage",
+    "time_text",
+    "write",
+    "write_json",
+    "write_text",
+]
+
+as_json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+
+
+def configuration() -> Config:
+    return load_config(cwd=working_directory(None))
+
+
+def storage(config: Config | None = None) -> SessionStorage:
+    return open_storage(config or configuration())
+
+
+def write(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+
+
+def flush() -> None:
+    """Deliver what was written: an error that is raised now would take its place."""
+    sys.stdout.flush()
+
+
+def write_json(value: Any) -> None:
+    write(json_line(value))
+
+
+def write_text(text: str) -> None:
+    """One line of text."""
+    write(f"{text}\n".encode("utf-8", "backslashreplace"))
+
+
+def exists(sessions: SessionStorage, session_id: SessionId) -> bool:
+    """Whether the id is taken; by a damaged session too."""
+    try:
+        sessions.header(session_id)
+    except SessionNotFound:
+        return False
+    except SessionError:
+        return True
+    return True
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def new_session_id(at_ms: int) -> SessionId:
+    """An id that sorts by time, in the form that runs give theirs."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(at_ms / 1000))
+    return SessionId(f"{stamp}-{secrets.token_hex(4)}")
+
+
+def time_text(milliseconds: int) -> str:
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return "?"
+
+
+def size_text(size: int) -> str:
+    """Bytes for people."""
+    value, unit = float(size), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"

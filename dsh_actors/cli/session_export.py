@@ -1,0 +1,60 @@
+"""`dsh session export`: a session whole, in a format for programs or for people. Streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import click
+
+from dsh_actors.cli.render import json_line, write_atomically
+from dsh_actors.cli.session_common import configuration, storage, write
+from dsh_actors.core.events import Event, SessionHeader
+from dsh_actors.core.ids import SessionId
+from dsh_actors.core.outcome import Price
+from dsh_actors.errors import StorageError
+
+__all__ = ["COMMAND", "FORMATS", "Exporter"]
+
+PriceOf = Callable[[str], Price | None]
+Exporter = Callable[[SessionHeader, Iterable[Event], PriceOf], Iterator[bytes]]
+"""Makes the pieces of an export. The price of ``PROVIDER/MODEL`` is None where it is not known."""
+
+
+def _jsonl(header: SessionHeader, events: Iterable[Event], _price_of: PriceOf) -> Iterator[bytes]:
+    """The plain layout of the original harness: one header line, then one event a line."""
+    yield json_line({"type": "session", **header.to_json()})
+    for event in events:
+        yield json_line(event.to_json())
+
+
+def _markdown(header: SessionHeader, events: Iterable[Event], _price_of: PriceOf) -> Iterator[bytes]:
+    from dsh_actors.cli.transcript import markdown
+
+    for piece in markdown(header, events):
+        yield piece.encode("utf-8", "backslashreplace")
+
+
+FORMATS: dict[str, Exporter] = {"jsonl": _jsonl, "markdown": _markdown}
+
+
+@click.command("export", short_help="Print a session whole, for programs or people.")
+@click.argument("session")
+@click.option("--format", "form", type=click.Choice(list(FORMATS)), default="jsonl", show_default=True)
+@click.option("-o", "--output", metavar="FILE", help="Write to a file instead, atomically.")
+def export(session: str, form: str, output: str | None) -> int:
+    """Print a session whole: its header and every event as JSON lines, or for people to read."""
+    config = configuration()
+    sessions, session_id = storage(config), SessionId(session)
+    pieces = FORMATS[form](sessions.header(session_id), sessions.read(session_id), config.price)
+    if output is None:
+        for piece in pieces:
+            write(piece)
+        return 0
+    try:
+        write_atomically(output, pieces)
+    except OSError as error:
+        raise StorageError(f"cannot write {output}: {error.strerror}") from error
+    return 0
+
+
+COMMAND = export

@@ -1,0 +1,37 @@
+"""`dsh session ls`: one line a stored session, the newest first. Damage never stops the list."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import click
+
+from dsh_actors.cli.options import working_directory
+from dsh_actors.cli.session_common import as_json_option, storage, time_text, write_json, write_text
+from dsh_actors.ports import SessionListing
+
+__all__ = ["COMMAND"]
+
+
+@click.command("ls")
+@click.option("-n", "--limit", type=click.IntRange(min=1), help="No more than this many, the newest first.")
+@click.option("--here", is_flag=True, help="Only sessions of the current directory.")
+@as_json_option
+def ls(limit: int | None, here: bool, as_json: bool) -> int:
+    """List sessions, the newest first."""
+    cwd = working_directory(None) if here else None
+    for listing in islice(storage().list(cwd), limit):
+        if as_json:
+            write_json({name: getattr(listing, name) for name in SessionListing.__dataclass_fields__})
+        else:
+            write_text(_as_text(listing))
+    return 0
+
+
+def _as_text(listing: SessionListing) -> str:
+    when = time_text(listing.updated)
+    state = f"{listing.status:<11}  {listing.turns:>3} turns"
+    return f"{listing.id}  {when}  {state}  {listing.cwd or '-'}  {listing.title or '-'}"
+
+
+COMMAND = ls

@@ -1,0 +1,21 @@
+"""`dsh session path`: where a session is on disk."""
+
+from __future__ import annotations
+
+import click
+
+from dsh_actors.cli.session_common import storage
+from dsh_actors.core.ids import SessionId
+
+__all__ = ["COMMAND"]
+
+
+@click.command("path")
+@click.argument("session")
+def path(session: str) -> int:
+    """Print the directory of a session."""
+    click.echo(storage().path(SessionId(session)))
+    return 0
+
+
+COMMAND = path

@@ -1,0 +1,139 @@
+"""`dsh session prune`: remove stored sessions by age, number and size. Sessions in use are never touched."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import click
+
+from dsh_actors.cli.session_common import (
+    as_json_option,
+    flush,
+    now_ms,
+    size_text,
+    storage,
+    time_text,
+    write_json,
+    write_text,
+)
+from dsh_actors.core.retention import KeptSession, Retention, choose
+from dsh_actors.errors import SessionBusy, SessionError, SessionNotFound, UsageError
+from dsh_actors.ports import SessionListing, SessionStorage
+
+__all__ = ["COMMAND", "parse_age", "parse_size"]
+
+_AGE = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)")
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)(?:i?b)?")
+_BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
+
+
+def parse_age(text: str) -> int:
+    """Milliseconds of a duration with the unit s, m, h, d or w. Raises `UsageError`."""
+    found = _AGE.fullmatch(text.strip().lower())
+    if found is None:
+        raise UsageError(f"--older-than: {text!r} is not a duration such as 90s, 12h, 30d or 8w")
+    return round(float(found[1]) * _SECONDS[found[2]] * 1000)
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size such as ``500M`` or ``2G`` (powers of 1024). Raises `UsageError`."""
+    found = _SIZE.fullmatch(text.strip().lower())
+    if found is None:
+        raise UsageError(f"--max-bytes: {text!r} is not a size such as 500M or 2G")
+    return round(float(found[1]) * _BYTES[found[2]])
+
+
+@click.command("prune", short_help="Remove sessions by age, number and size.")
+@click.option("--older-than", metavar="DURATION", help="Remove what did not change for so long (30d, 12h).")
+@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="The newest N stay in any case.")
+@click.option("--max-bytes", metavar="SIZE", help="Then remove the oldest until the rest fits (500M, 2G).")
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@as_json_option
+def prune(
+    older_than: str | None, keep: int | None, max_bytes: str | None, dry_run: bool, as_json: bool
+) -> int:
+    """Remove stored sessions, the oldest first.
+
+    With --keep alone all but the newest N go. A sub-agent's session goes with its parent's.
+    """
+    rule = Retention(
+        None if older_than is None else parse_age(older_than),
+        keep,
+        None if max_bytes is None else parse_size(max_bytes),
+    )
+    if rule == Retention():
+        raise UsageError("say what may go: --older-than DURATION, --keep N or --max-bytes SIZE")
+    stored = storage()
+    _require_sizes(stored, rule)
+    chosen = choose([_kept(stored, listing) for listing in stored.list()], rule, now_ms())
+    count, freed, failure = 0, 0, None
+    for session in chosen:
+        if not dry_run:
+            try:
+                stored.delete(session.id)
+            except (SessionBusy, SessionNotFound):
+                continue  # used again, or removed by somebody else, since it was chosen
+            except SessionError as error:
+                failure = failure or error
+                continue
+        count, freed = count + 1, freed + session.size
+        _write_line(session, dry_run, as_json)
+    if as_json:
+        write_json({"total": {"sessions": count, "bytes": freed, "dry_run": dry_run}})
+    else:
+        write_text(f"{'would remove' if dry_run else 'removed'} {count} sessions, {size_text(freed)}")
+    if failure is not None:
+        flush()
+        raise failure
+    return 0
+
+
+def _require_sizes(stored: SessionStorage, rule: Retention) -> None:
+    newest = next(stored.list(), None) if rule.max_bytes is not None else None
+    try:
+        has_none = newest is not None and not os.path.isdir(stored.path(newest.id))
+    except SessionError:
+        return  # it went away, or its directory cannot be told
+    if has_none:
+        raise UsageError("--max-bytes: the sessions are in one database and have no sizes of their own")
+
+
+def _kept(stored: SessionStorage, listing: SessionListing) -> KeptSession:
+    try:
+        header = stored.header(listing.id)
+        parent = header.parent_session if header.origin == "subagent" else None
+    except SessionError:
+        parent = None  # damaged: it stands for itself
+    return KeptSession(listing.id, parent, listing.updated, _size(stored, listing), listing.status)
+
+
+def _size(stored: SessionStorage, listing: SessionListing) -> int:
+    """Bytes of the session's files; 0 where it has none of its own."""
+    try:
+        directory = stored.path(listing.id)
+    except SessionError:
+        return 0
+    total = 0
+    for folder, _folders, files in os.walk(directory):
+        for name in files:
+            try:
+                total += os.lstat(os.path.join(folder, name)).st_size
+            except FileNotFoundError:
+                continue  # a checkpoint that was replaced meanwhile
+    return total
+
+
+def _write_line(session: KeptSession, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        row = {"id": session.id, "updated": session.updated, "bytes": session.size, "status": session.status}
+        write_json({**row, "dry_run": dry_run})
+        return
+    verb = "would remove" if dry_run else "removed"
+    write_text(
+        f"{verb} {session.id}  {time_text(session.updated)}  {session.status}  {size_text(session.size)}"
+    )
+
+
+COMMAND = prune

@@ -21,7 +21,7 @@ from dsh_actors.core.chunks import CallConfig, Usage
 from dsh_actors.core.ids import CallId
 from dsh_actors.core.limits import LimitWatch
 from dsh_actors.core.options import AgentOptions
-from dsh_actors.core.scope import Scope
+from dsh_actors.core.scope import KeptPrompt, Scope
 from dsh_actors.core.state import SessionState
 from dsh_actors.core.turn_env import Environment
 from dsh_actors.errors import UsageError
@@ -94,7 +94,7 @@ class AgentAssembly:
             max_parallel=self._config.tools.max_parallel,
         )
         return AgentParts(
-            scope, env, gate, self._context_maker(options, header.id, cwd), self._time_left(options)
+            scope, env, gate, self._context_maker(options, header.id, cwd), self._time_left(options, scope)
         )
 
     def _check_sandbox(self, options: AgentOptions) -> None:
@@ -134,12 +134,9 @@ class AgentAssembly:
         if options.tools is not None or options.deny_tools:
             allow = frozenset(options.tools) if options.tools is not None else None
             scope.restrict(allow, frozenset(options.deny_tools))
-        logged = state.request_header
         if options.system_prompt is not None:
             scope.section("persona", 0, _literal(options.system_prompt))
-        elif logged is not None and logged.system and options.append_system_prompt is None:
-            # A session keeps the words it began with: its cached prefix stays valid.
-            scope.section("persona", 0, _literal(logged.system))
+        scope.kept_prompt = _kept_prompt(options, state)
         if options.append_system_prompt is not None:
             scope.section("appended", 10, _literal(options.append_system_prompt))
         scope.variable("brace", "{{")
@@ -198,12 +195,21 @@ class AgentAssembly:
         price = self._config.price(model)
         return price.cost(usage) if price is not None else None
 
-    def _time_left(self, options: AgentOptions) -> Callable[[], int | None]:
+    def _time_left(self, options: AgentOptions, scope: Scope) -> Callable[[], int | None]:
+        """What is left of the run, which goes on from when the agent sets to work until it is idle."""
         limits = [s for s in (options.limits.timeout_s, options.limits.deadline_s) if s is not None]
         if not limits:
             return lambda: None
-        ends = self._clock.monotonic() + min(limits)
-        return lambda: max(0, int((ends - self._clock.monotonic()) * 1000))
+        limit_s, clock = min(limits), self._clock
+        began = clock.monotonic()
+
+        def on_status(payload: Mapping[str, Any]) -> None:
+            nonlocal began
+            if payload["status"] == "running":
+                began = clock.monotonic()
+
+        scope.observe("agent/status", on_status)
+        return lambda: max(0, int((began + limit_s - clock.monotonic()) * 1000))
 
 
 def _is_parallel(scope: Scope, call: io.Call) -> bool:
@@ -214,6 +220,23 @@ def _is_parallel(scope: Scope, call: io.Call) -> bool:
 def _changes(scope: Scope, call: io.Call) -> bool:
     tool: Any = scope.visible_tools().get(call.name)
     return tool is not None and call.problem is None and tool.spec.changes
+
+
+def _kept_prompt(options: AgentOptions, state: SessionState) -> KeptPrompt | None:
+    """The words a session began with, so that its cached prefix stays valid; None for a prompt of its own.
+
+    They are the whole prompt: the sections that are registered are in them already.
+    """
+    logged, seed = state.request_header, state.header.seed_length
+    is_new_fork = seed is not None and state.next_seq <= seed + 1
+    if logged is None or not logged.system or options.system_prompt is not None:
+        return None
+    if is_new_fork and options.preset is not None:
+        return None  # the preset has words of its own
+    appended = options.append_system_prompt
+    if not appended or logged.system.endswith(f"\n\n{appended}".rstrip("\n")):
+        return KeptPrompt(logged.system)
+    return KeptPrompt(f"{logged.system}\n\n{appended}")
 
 
 def _locator(cwd: str, home: str) -> Callable[[str], str]:

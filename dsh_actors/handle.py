@@ -1,4 +1,4 @@
-"""`AgentHandle`: one live agent, as a program holds it."""
+"""One live agent, as a program holds it: `AgentRef` to work with it, `AgentHandle` to end it too."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from collections.abc import Callable
 from typing import Any
 
 from dsh_actors.actors import protocol as p
-from dsh_actors.actors.supervisor import AgentEntry
+from dsh_actors.actors.lifecycle import AgentEntry
 from dsh_actors.core import turn_io as io
 from dsh_actors.core.ids import MessageId
 from dsh_actors.core.inbox import Target
 from dsh_actors.core.messages import Message, user_message
 from dsh_actors.core.outcome import Circumstances, OutcomeFold, Price, RunEnd
 from dsh_actors.core.text import JsonObject, clean_text
-from dsh_actors.errors import ActorGone
+from dsh_actors.errors import ActorGone, UsageError
 from dsh_actors.runtime.ref import ACTOR_TIMEOUT, Ref
 
-__all__ = ["ASK_TIMEOUT_S", "OPEN_TIMEOUT_S", "AgentHandle"]
+__all__ = ["ASK_TIMEOUT_S", "OPEN_TIMEOUT_S", "AgentHandle", "AgentRef"]
 
 ASK_TIMEOUT_S = 30.0
 OPEN_TIMEOUT_S = 600.0
 
 
-class AgentHandle:
-    """One live agent. Holding the handle is the right to dispose of it."""
+class AgentRef:
+    """One live agent, for whoever found it: it can be talked to, and not ended."""
 
     def __init__(
         self, entry: AgentEntry, supervisor: Ref[Any], price_of: Callable[[str], Price | None]
@@ -40,8 +40,11 @@ class AgentHandle:
     def run(self, prompt: str | Message, timeout: float | None = None) -> RunEnd:
         """Give a task and wait until nothing is owed; the outcome as `dsh run` would judge it.
 
-        After ``timeout`` seconds the turn is cancelled and the outcome's reason is ``timeout``.
+        After ``timeout`` seconds the turn is cancelled and the outcome's reason is ``timeout``. Raises
+        `ActorGone` if the agent is gone.
         """
+        if self._scope.closed:
+            raise ActorGone(f"there is no agent {self.id}")
         fold, began = OutcomeFold(self._price_of), time.monotonic()
         undo = self._scope.observe("session/event", fold.apply)
         try:
@@ -71,7 +74,12 @@ class AgentHandle:
         return self._deliver(text, "next-step", wake=False)
 
     def cancel(self, cause: JsonObject | None = None, *, keep_inbox: bool = False) -> None:
-        """End the turn; without ``keep_inbox`` what is queued goes too. ``cause``: a person, by default."""
+        """End the turn; without ``keep_inbox`` what is queued goes too. ``cause``: a person, by default.
+
+        Raises `UsageError` for the cause of a dispose, `EventRefused` for one that is none.
+        """
+        if cause is not None and cause.get("kind") == "disposed":
+            raise UsageError("only a dispose has the cause 'disposed'", hint="dispose of the agent's handle")
         self._ask(io.Cancel(cause or {"kind": "user"}, keep_inbox))
 
     def status(self) -> p.AgentStatus:
@@ -95,13 +103,6 @@ class AgentHandle:
                 if ends is not None and time.monotonic() >= ends:
                     return False
 
-    def dispose(self, timeout_s: float = 30.0) -> None:
-        """Cancel, wait until quiet, make the log durable, give up the session.
-
-        Raises what kept the log from becoming durable. Disposing twice is disposing once.
-        """
-        self._supervisor.ask(p.DisposeAgent(self.id, timeout_s), timeout=timeout_s + 150)
-
     def _deliver(self, text: str | Message, target: Target, *, wake: bool) -> MessageId:
         message = text if isinstance(text, Message) else user_message(_new_id("msg"), clean_text(text))
         self._ask(io.Deliver(message, target, wake))
@@ -116,6 +117,17 @@ class AgentHandle:
         # It died: the supervisor says when it is back, or that it is gone.
         self._supervisor.ask(p.AwaitAgent(self.id), timeout=OPEN_TIMEOUT_S)
         return self._address.ask(message, timeout=timeout)
+
+
+class AgentHandle(AgentRef):
+    """What creating or resuming an agent gives. Holding it is the right to dispose of the agent."""
+
+    def dispose(self, timeout_s: float = 30.0) -> None:
+        """Cancel, wait until quiet, make the log durable, give up the session.
+
+        Raises what kept the log from becoming durable. Disposing twice is disposing once.
+        """
+        self._supervisor.ask(p.DisposeAgent(self.id, timeout_s), timeout=timeout_s + 150)
 
 
 def _new_id(prefix: str) -> str:

@@ -9,14 +9,17 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from dsh_actors.actors import protocol as p
 from dsh_actors.actors.address import Address
 from dsh_actors.actors.approvals import ApprovalsActor
+from dsh_actors.actors.lifecycle import AgentEntry, Lifecycle
 from dsh_actors.actors.model_gateway import GatewayState, ModelGatewayActor
-from dsh_actors.actors.session_store import SessionStoreActor, StoreBooks
+from dsh_actors.actors.session_store import SessionStoreActor
+from dsh_actors.actors.store_books import StoreBooks
 from dsh_actors.actors.supervisor import SupervisorActor, WorkerSpec
 from dsh_actors.actors.tool_pool import ToolPoolActor
 from dsh_actors.actors.wiring import Wiring
@@ -31,19 +34,20 @@ from dsh_actors.core.options import AgentOptions
 from dsh_actors.core.prompt import PERSONA
 from dsh_actors.core.redaction import Redactor
 from dsh_actors.core.scope import Scope
-from dsh_actors.errors import UsageError
-from dsh_actors.handle import ASK_TIMEOUT_S, OPEN_TIMEOUT_S, AgentHandle
+from dsh_actors.errors import ActorGone, HarnessError, UsageError, error_chain
+from dsh_actors.handle import ASK_TIMEOUT_S, OPEN_TIMEOUT_S, AgentHandle, AgentRef
 from dsh_actors.ports import Clock, LlmProvider, SessionStorage
 from dsh_actors.providers import LazyProviders
 from dsh_actors.runtime.actor import start_actor
+from dsh_actors.runtime.log import LOGGER
 from dsh_actors.runtime.patching import require_patched, stop_birth_records
 from dsh_actors.runtime.process import Processes
-from dsh_actors.runtime.ref import Ref
+from dsh_actors.runtime.ref import ACTOR_TIMEOUT, Ref
 from dsh_actors.runtime.tasks import Slots, Task
 from dsh_actors.runtime.timers import SystemClock
 from dsh_actors.sessions import PreparedSession, SessionView, StoredSessions
 
-__all__ = ["AgentHandle", "Harness"]
+__all__ = ["AgentHandle", "AgentRef", "Harness"]
 
 MAX_TOOL_CALLS_AT_ONCE = 64
 
@@ -82,6 +86,9 @@ class Harness:
         self._store, self._gateway, self._pool, self._approvals = (
             Address(name) for name in ("session_store", "model_gateway", "tool_pool", "approvals")
         )
+        self._agents: dict[SessionId, AgentEntry] = {}
+        self._books = StoreBooks()
+        self._lifecycle = self._wire()
         self._supervisor = self._start()
         self._sessions = StoredSessions(self.storage, self._store, self._supervisor)
         self._closed = False
@@ -106,7 +113,8 @@ class Harness:
         """Create an agent with a new session. ``setup`` may register on the agent's scope.
 
         Nothing is on disk before the first input. Raises `UsageError`, `CredentialError`,
-        `SessionExists` and what ``setup`` raises, with nothing left behind.
+        `SessionExists`, `ActorGone` in a harness that is closing or has failed, and what ``setup`` or an
+        ``agent/created`` observer raises, with nothing left behind.
         """
         self._check(options)
         session_id = SessionId(options.session_id or new_session_id(self.clock))
@@ -118,8 +126,9 @@ class Harness:
     def resume(self, session_id: str, options: AgentOptions, setup: p.Setup | None = None) -> AgentHandle:
         """Go on with a stored session, in its recorded directory; an empty ``model`` means the recorded one.
 
-        Raises `SessionNotFound`, `SessionBusy`, `SessionCorrupt`, `SessionUnsupported` and what
-        `create` raises, with nothing changed.
+        It keeps its system prompt, whole, unless ``options`` give another. Raises `SessionNotFound`,
+        `SessionBusy`, `SessionCorrupt`, `SessionUnsupported` and what `create` raises; the session is free
+        again then, and at most an interrupted turn of it has been closed.
         """
         if options.model:
             self._check(options)
@@ -174,25 +183,41 @@ class Harness:
             self._presets[name] = Scope("preset", self.scope)
         return self._presets[name]
 
-    def agents(self) -> list[AgentHandle]:
-        """Handles of the live agents, oldest first."""
+    def agents(self) -> list[AgentRef]:
+        """The live agents, oldest first. Ending one is up to whoever has its handle."""
         entries = self._supervisor.ask(p.GetAgents(), timeout=ASK_TIMEOUT_S)
-        return [AgentHandle(entry, self._supervisor, self.config.price) for entry in entries]
+        return [AgentRef(entry, self._supervisor, self.config.price) for entry in entries]
 
     def close(self, timeout_s: float = 30.0) -> None:
-        """Dispose of every agent, stop the actors from the top, end every child process."""
+        """Dispose of every agent, stop the actors from the top, end every child process.
+
+        Agents have ``timeout_s`` seconds to come to rest, and so have setups that still run. Works in a
+        harness that has failed, too: every session is given up.
+        """
         if self._closed:
             return
         self._closed = True
-        self._sessions.close()
         try:
-            self._supervisor.ask(p.Shutdown(timeout_s), timeout=timeout_s + 150)
+            self._dispose_all(timeout_s)
         finally:
             self.processes.close()
             for ref in (self._supervisor, *self._worker_refs()):
-                ref.stop(timeout=timeout_s)
+                _contained(partial(ref.stop, timeout=timeout_s))
+            self._books.release_all()
             for scope in (*self._presets.values(), self.scope):
                 scope.close()
+
+    def _dispose_all(self, timeout_s: float) -> None:
+        _contained(self._sessions.close)
+        try:
+            self._supervisor.ask(p.Shutdown(timeout_s), timeout=timeout_s + 150)
+        except ActorGone as error:
+            if error.code == ACTOR_TIMEOUT:
+                raise
+            # It has died: what its books have is closed without it.
+            for entry in tuple(self._agents.values()):
+                _contained(partial(self._lifecycle.drain, entry, timeout_s))
+            self._agents.clear()
 
     def _check(self, options: AgentOptions) -> None:
         self._scope_above(options.preset)
@@ -221,7 +246,7 @@ class Harness:
             if address.ref is not None:
                 yield address.ref
 
-    def _start(self) -> Ref[Any]:
+    def _wire(self) -> Lifecycle:
         wiring = Wiring(
             self.clock,
             self._store,
@@ -232,21 +257,21 @@ class Harness:
             self.config.session.checkpoint_events,
             self.config.session.checkpoint_max_events,
         )
+        return Lifecycle(
+            wiring,
+            self._scope_above,
+            lambda options, opened, scope: self._assembly.build(options, opened, scope, self._approvals.tell),
+        )
+
+    def _start(self) -> Ref[Any]:
         supervisor = SupervisorActor(
-            name="supervisor",
-            wiring=wiring,
-            scope_above=self._scope_above,
-            build=lambda options, opened, scope: self._assembly.build(
-                options, opened, scope, self._approvals.tell
-            ),
-            workers=self._workers(),
+            name="supervisor", lifecycle=self._lifecycle, workers=self._workers(), agents=self._agents
         )
         ref = start_actor(supervisor)
         ref.ask(p.GetAgents(), timeout=ASK_TIMEOUT_S)  # all workers are up after this
         return ref
 
     def _workers(self) -> dict[str, tuple[Address, WorkerSpec]]:
-        books = StoreBooks()
         streams = GatewayState(self.providers)
         slots = Slots(MAX_TOOL_CALLS_AT_ONCE)
         running: dict[tuple[SessionId, Ticket], Task] = {}
@@ -260,7 +285,7 @@ class Harness:
                 home=self._store,
                 storage=self.storage,
                 ephemeral=self.memory,
-                books=books,
+                books=self._books,
                 window_s=window_s,
             )
 
@@ -288,6 +313,14 @@ class Harness:
             "tool_pool": (self._pool, pool),
             "approvals": (self._approvals, approvals),
         }
+
+
+def _contained(work: Callable[[], None]) -> None:
+    """A step of closing: the others are taken all the same."""
+    try:
+        work()
+    except HarnessError as error:
+        LOGGER.error("closing: %s", error_chain(error))
 
 
 def open_storage(config: Config, clock: Clock | None = None) -> SessionStorage:

@@ -98,7 +98,7 @@ class StoredSessions:
     def release(self, prepared: PreparedSession) -> None:
         if prepared in self._prepared:
             self._prepared.discard(prepared)
-            self._store.ask(p.ReleaseSession(prepared.id), timeout=READ_TIMEOUT_S)
+            self._store.ask_again(p.ReleaseSession(prepared.id), timeout=READ_TIMEOUT_S)
 
     def read_from(self, session_id: SessionId, seq: int) -> Iterator[Event]:
         if type(seq) is not int or seq < 0:

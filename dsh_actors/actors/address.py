@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import Any
 
 from dsh_actors.errors import ActorGone
-from dsh_actors.runtime.ref import Ref
+from dsh_actors.runtime.future import GeventFuture
+from dsh_actors.runtime.ref import ACTOR_TIMEOUT, Ref
 
 __all__ = ["Address"]
 
@@ -13,12 +15,14 @@ __all__ = ["Address"]
 class Address:
     """Where to send messages for a role, whichever incarnation fills it now."""
 
-    __slots__ = ("_kept", "_ref", "name")
+    __slots__ = ("_gone", "_kept", "_moved", "_ref", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._ref: Ref[Any] | None = None
         self._kept: list[Any] = []
+        self._gone: str | None = None
+        self._moved = GeventFuture()
 
     def move_to(self, ref: Ref[Any] | None, unread: tuple[Any, ...] = ()) -> None:
         """The supervisor's: a new incarnation is up, or (None) there will be none.
@@ -30,23 +34,52 @@ class Address:
         if ref is not None:
             for message in (*unread, *kept):
                 ref.tell(message)
+        moved, self._moved = self._moved, GeventFuture()
+        moved.set(None)
+
+    def give_up(self, reason: str) -> None:
+        """Nobody comes after the present incarnation: once it is dead, an ask fails with ``reason``."""
+        self._gone = reason
+        self._kept.clear()
+        moved, self._moved = self._moved, GeventFuture()
+        moved.set(None)
 
     @property
     def ref(self) -> Ref[Any] | None:
         return self._ref
 
     def tell(self, message: Any) -> None:
-        """Kept for the next incarnation if this one has died; dropped where there is none at all."""
+        """Kept for the next incarnation if this one has died; dropped where there will be none."""
         ref = self._ref
         if ref is None:
             return
         if ref.is_alive:
             ref.tell(message)
-        else:
+        elif self._gone is None:
             self._kept.append(message)
 
     def ask(self, message: Any, *, timeout: float) -> Any:
         """Raises `ActorGone` while nobody is there, and whatever `Ref.ask` raises."""
-        if self._ref is None:
+        ref = self._ref
+        if self._gone is not None and (ref is None or not ref.is_alive):
+            raise ActorGone(self._gone)
+        if ref is None:
             raise ActorGone(f"{self.name} is not running", hint="try again")
-        return self._ref.ask(message, timeout=timeout)
+        return ref.ask(message, timeout=timeout)
+
+    def ask_again(self, message: Any, *, timeout: float) -> Any:
+        """As `ask`; when the one who was asked dies, the next incarnation is asked. All within ``timeout``.
+
+        For what may be asked twice: the first one may have done a part of it.
+        """
+        ends = monotonic() + timeout
+        while True:
+            ref, moved = self._ref, self._moved
+            try:
+                return self.ask(message, timeout=max(0.0, ends - monotonic()))
+            except ActorGone as error:
+                will_come = self._gone is None and ref is not None and not ref.is_alive
+                if error.code == ACTOR_TIMEOUT or not will_come:
+                    raise
+                if not moved.wait(max(0.0, ends - monotonic())):
+                    raise

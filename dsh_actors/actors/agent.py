@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from typing import Any
+from weakref import WeakSet
 
 from dsh_actors.actors import protocol as p
 from dsh_actors.actors.effects import Answer, EffectRunner
@@ -55,7 +56,8 @@ class AgentActor(BaseActor):
         self._gate = parts.gate
         self._todo: deque[io.Input] = deque()
         self._effects = EffectRunner(self._id, wiring, parts, self.ref, self._todo.extend)
-        self._idle_waiters: list[GeventFuture] = []
+        # Weak: an asker that stopped waiting is forgotten.
+        self._idle_waiters: WeakSet[GeventFuture] = WeakSet()
 
     def receive(self, message: Any) -> Any:
         match message:
@@ -91,7 +93,7 @@ class AgentActor(BaseActor):
             for effect in transition.effects:
                 self._effects.carry_out(effect)
         if machine.phase is Phase.IDLE and self._idle_waiters:
-            waiters, self._idle_waiters = self._idle_waiters, []
+            waiters, self._idle_waiters = self._idle_waiters, WeakSet()
             for waiter in waiters:
                 waiter.set(None)
 
@@ -119,7 +121,7 @@ class AgentActor(BaseActor):
         if self.machine.phase is Phase.IDLE:
             return None
         promise = self.promise()
-        self._idle_waiters.append(promise)
+        self._idle_waiters.add(promise)
         return promise
 
     def _status(self) -> p.AgentStatus:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dsh_actors.actors import protocol as p
+from dsh_actors.errors import ProtocolError
 from dsh_actors.runtime.actor import BaseActor
 from dsh_actors.runtime.ref import Ref
 from dsh_actors.runtime.timers import Timer, after
@@ -61,6 +62,8 @@ class ApprovalsActor(BaseActor):
                 if request is not None:
                     known = outcome in ("allowed-once", "rejected", "cancelled")
                     request.reply(outcome if known else "unavailable")
+            case _:
+                raise ProtocolError(f"{self.name} cannot use a {type(message).__name__}")
 
     def _request(self, request: p.RequestApproval) -> None:
         if self._answerer is None:

@@ -17,6 +17,7 @@ from dsh_actors.core.ids import SessionId
 from dsh_actors.errors import HarnessError, error_chain
 from dsh_actors.ports import Checkpoint, SessionStorage, SessionWriter
 from dsh_actors.runtime.files import start_native
+from dsh_actors.runtime.future import GeventFuture
 from dsh_actors.runtime.timers import Timer, after
 
 __all__ = ["HeldSession", "WindowOver", "WorkEnded"]
@@ -63,6 +64,8 @@ class HeldSession:
         self.on_broken = on_broken
         self.is_new_copy = is_new_copy
         """Whether a discard must take back what is on the disk already."""
+        self.closing: list[GeventFuture] = []
+        """Who waits until the session is closed; nothing is taken in any more then."""
         self._tell = tell
         self._window_s = window_s
         self._pending: list[Event] = []
@@ -77,6 +80,8 @@ class HeldSession:
         self._checkpoint: Checkpoint | None = None
         self._checkpoint_below = checkpoint_below
         self._may_rewrite = True
+        self._native_calls = 0
+        self._native_over = GeventFuture()
 
     # --- what the store asks for -------------------------------------------------------------
 
@@ -115,14 +120,21 @@ class HeldSession:
 
     def resume(self) -> None:
         """A new incarnation of the store took over: timers of the last one may be lost."""
-        self._timer = None
-        if self._pending:
-            self._work()
+        self._timer, self._is_due = None, bool(self._pending)
+        self._work()
 
     def drop_pending(self) -> None:
         """Forget what was not written: the session is discarded."""
         self._pending.clear()
         self._checkpoint = None
+
+    def wait_for_native(self, timeout_s: float) -> bool:
+        """Wait until no native thread uses the writer; whether it is so."""
+        return not self._native_calls or self._native_over.wait(timeout_s)
+
+    def unwritten(self) -> list[Event]:
+        """What the writer does not have yet, oldest first."""
+        return [event for event in self._pending if event.seq >= self.writer.next_seq]
 
     def stop_timer(self) -> None:
         if self._timer is not None:
@@ -148,7 +160,16 @@ class HeldSession:
         self._start(work, accept)
 
     def _start(self, work: Callable[[], None], accept: Callable[[BaseException | None], None]) -> None:
-        start_native(work, lambda _none, error: self._tell(WorkEnded(self.id, accept, error)))
+        def ended(_none: None, error: BaseException | None) -> None:
+            self._native_calls -= 1
+            if not self._native_calls:
+                self._native_over.set(None)
+            self._tell(WorkEnded(self.id, accept, error))
+
+        if not self._native_calls:
+            self._native_over = GeventFuture()
+        self._native_calls += 1
+        start_native(work, ended)
 
     def work_ended(self, message: WorkEnded) -> None:
         message.accept(message.error)

@@ -16,7 +16,7 @@ from dsh_actors.core import turn_io as io
 from dsh_actors.core.chunks import Chunk, Failure, Finish, FinishKind
 from dsh_actors.core.ids import SessionId, Ticket
 from dsh_actors.core.scope import run_chain
-from dsh_actors.errors import HarnessError, error_chain
+from dsh_actors.errors import HarnessError, ProtocolError, error_chain
 from dsh_actors.ports import CancelToken, Clock, LlmProvider
 from dsh_actors.runtime.actor import BaseActor
 from dsh_actors.runtime.ref import Ref
@@ -144,6 +144,8 @@ class ModelGatewayActor(BaseActor):
                 stream = self._state.streams.get((message.owner, message.ticket))
                 if stream is not None:
                     stream.abort("cancelled")
+            case _:
+                raise ProtocolError(f"{self.name} cannot use a {type(message).__name__}")
 
     def _open(self, message: p.OpenModelStream) -> None:
         key = (message.owner, message.ticket)

@@ -338,6 +338,7 @@ RULES: Mapping[type, tuple[Rule, ...]] = {
     GetStatus: (Rule("harness", "agent", "ask"),),
     GetSnapshot: (Rule("harness", "agent", "ask"), Rule("supervisor", "agent", "ask")),
     turn_io.Deliver: (Rule("harness", "agent", "ask"), Rule("agent", "agent", "tell")),
+    turn_io.Wake: (Rule("supervisor", "agent", "tell"),),
     turn_io.EditInbox: (Rule("harness", "agent", "ask"),),
     turn_io.ClearInbox: (Rule("harness", "agent", "ask"),),
     turn_io.Cancel: (Rule("harness", "agent", "ask"), Rule("supervisor", "agent", "tell")),

@@ -7,7 +7,6 @@ that a restarted store goes on with the same locks and the same unwritten events
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -17,7 +16,6 @@ from dsh_actors.actors.held import HeldSession, WindowOver, WorkEnded
 from dsh_actors.actors.opening import (
     Ready,
     Source,
-    close_writer,
     copy_session,
     inspect_session,
     load_session,
@@ -27,10 +25,18 @@ from dsh_actors.actors.opening import (
     reserve_session,
 )
 from dsh_actors.actors.replies import fail, pass_on, succeed
+from dsh_actors.actors.store_books import Looked, OnBroken, PreparedLock, StoreBooks, Taken, release
 from dsh_actors.core import turn_io
 from dsh_actors.core.chunks import Failure
 from dsh_actors.core.ids import SessionId
-from dsh_actors.errors import HarnessError, SessionBusy, SessionExists, SessionNotFound
+from dsh_actors.errors import (
+    ActorGone,
+    HarnessError,
+    ProtocolError,
+    SessionBusy,
+    SessionExists,
+    SessionNotFound,
+)
 from dsh_actors.ports import SessionStorage, SessionWriter
 from dsh_actors.runtime.actor import BaseActor
 from dsh_actors.runtime.files import run_native
@@ -40,46 +46,8 @@ from dsh_actors.runtime.tasks import TaskEnd, start_task
 
 __all__ = ["SessionStoreActor", "StoreBooks"]
 
-OnBroken = Callable[[Failure], None]
-
 MAX_READY = 5
 """Sessions whose state is remembered after a look at them."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    writer: SessionWriter
-    opened: p.Opened
-
-
-@dataclass(frozen=True, slots=True)
-class StoreBooks:
-    """What outlives an incarnation of the store: whatever holds a lock."""
-
-    held: dict[SessionId, HeldSession] = field(default_factory=dict)
-    prepared: dict[SessionId, _Prepared] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    """A writer was opened in a native thread for one of the asks."""
-
-    session_id: SessionId
-    storage: SessionStorage
-    on_broken: OnBroken | None
-    """None for a session that is only prepared."""
-    promise: GeventFuture
-    end: TaskEnd[tuple[SessionWriter, p.Opened]]
-    is_new_copy: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Looked:
-    """A session was read, and remains the property of nobody."""
-
-    session_id: SessionId
-    promise: GeventFuture
-    end: TaskEnd[tuple[Ready, p.Opened]]
 
 
 class SessionStoreActor(BaseActor):
@@ -88,7 +56,8 @@ class SessionStoreActor(BaseActor):
     Inspect/Load/Prepare/ReleaseSession.
     Sends: `turn_io.Flushed` and `Opened` as replies; ``on_broken`` when a write failed.
     Waits for: nothing; files are opened, read and written in native threads.
-    Dies when: told an event out of order (a fault of ours).
+    Dies when: told what it cannot use; the next incarnation goes on with its books. A disk that
+    refuses, or an event out of order, fails the writes of that session only.
     """
 
     def __init__(
@@ -110,6 +79,7 @@ class SessionStoreActor(BaseActor):
         self._ephemeral = ephemeral
         self._held = books.held
         self._prepared = books.prepared
+        self._taking = books.taking
         self._ready: dict[SessionId, Ready] = {}
         self._window_s = window_s
 
@@ -142,14 +112,16 @@ class SessionStoreActor(BaseActor):
                 return self._look(session_id, partial(inspect_session, self._storage, session_id, known))
             case p.LoadSession():
                 return self._load(message.session_id)
-            case _Taken():
+            case Taken():
                 self._taken(message)
-            case _Looked():
+            case Looked():
                 self._looked(message)
             case p.RecoverSession():
                 return self._recover(message.session_id)
             case p.CloseSession():
                 return self._close(message)
+            case _:
+                raise ProtocolError(f"{self.name} cannot use a {type(message).__name__}")
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -158,8 +130,8 @@ class SessionStoreActor(BaseActor):
         match message:
             case p.FlushSession():
                 _flush(held, message)
-            case _ if held is None:
-                return  # closed: its agent is past its dispose
+            case _ if held is None or held.closing:
+                return  # its agent is past its dispose
             case p.AppendEvents():
                 held.append(message.events)
             case p.SaveCheckpoint():
@@ -183,11 +155,14 @@ class SessionStoreActor(BaseActor):
         on_broken: OnBroken | None,
         work: Callable[[], tuple[SessionWriter, p.Opened]],
     ) -> GeventFuture:
-        if session_id in self._held or session_id in self._prepared:
-            raise SessionBusy(f"session {session_id} is live in this process")
+        self._require_free(session_id)
         promise = self.promise()
         self._start_taking(session_id, storage, on_broken, work, promise)
         return promise
+
+    def _require_free(self, session_id: SessionId) -> None:
+        if session_id in self._held or session_id in self._prepared:
+            raise SessionBusy(f"session {session_id} is live in this process")
 
     def _start_taking(
         self,
@@ -199,24 +174,27 @@ class SessionStoreActor(BaseActor):
         *,
         is_new_copy: bool = False,
     ) -> None:
+        self._taking[session_id] = promise
         start_task(
             lambda _token: run_native(work),
-            lambda end: self._home.tell(_Taken(session_id, storage, on_broken, promise, end, is_new_copy)),
+            lambda end: self._home.tell(Taken(session_id, storage, on_broken, promise, end, is_new_copy)),
             name=f"open {session_id}",
         )
 
-    def _taken(self, message: _Taken) -> None:
+    def _taken(self, message: Taken) -> None:
         end, session_id, on_broken = message.end, message.session_id, message.on_broken
+        if self._taking.get(session_id) is message.promise:
+            del self._taking[session_id]
         if end.error is not None or end.value is None:
             fail(message.promise, end.error)
             return
         writer, opened = end.value
         if session_id in self._held or session_id in self._prepared or message.promise.is_set:
-            # The other one came first, or whoever asked was told that the store had died.
-            _release(writer, session_id)
+            # The other one came first, or whoever asked has given up or was told that the store had died.
+            release(writer, session_id, unwanted=message.storage if message.is_new_copy else None)
             fail(message.promise, SessionBusy(f"session {session_id} is live in this process"))
         elif on_broken is None:
-            self._prepared[session_id] = _Prepared(writer, opened)
+            self._prepared[session_id] = PreparedLock(writer, opened)
             succeed(message.promise, opened)
         else:
             self._hold(writer, message.storage, on_broken, opened, is_new_copy=message.is_new_copy)
@@ -281,12 +259,12 @@ class SessionStoreActor(BaseActor):
         promise = self.promise()
         start_task(
             lambda _token: run_native(work),
-            lambda end: self._home.tell(_Looked(session_id, promise, end)),
+            lambda end: self._home.tell(Looked(session_id, promise, end)),
             name=f"look at {session_id}",
         )
         return promise
 
-    def _looked(self, message: _Looked) -> None:
+    def _looked(self, message: Looked) -> None:
         if message.end.value is None:
             fail(message.promise, message.end.error)
             return
@@ -309,8 +287,7 @@ class SessionStoreActor(BaseActor):
         )
 
     def _load(self, session_id: SessionId) -> GeventFuture:
-        if session_id in self._held or session_id in self._prepared:
-            raise SessionBusy(f"session {session_id} is live in this process")
+        self._require_free(session_id)
         promise = self.promise()
         start_task(
             lambda _token: run_native(load_session, self._storage, session_id),
@@ -346,18 +323,24 @@ class SessionStoreActor(BaseActor):
         session_id = message.session_id
         held = self._held.get(session_id)
         if held is None:
+            waiting = self._taking.pop(session_id, None)
+            if waiting is not None:
+                fail(waiting, ActorGone(f"opening session {session_id} was given up"))
             return None
         promise = self.promise()
+        held.closing.append(promise)
+        if len(held.closing) > 1:
+            return promise  # asked again, as the store died in between: the closing goes on
+
+        def closed(failure: Failure | None, end: TaskEnd[None]) -> None:
+            self._held.pop(session_id, None)
+            for each in held.closing:
+                pass_on(each, end if failure is None else TaskEnd(None, _error_of(failure)))
 
         def finish(failure: Failure | None) -> None:
-            self._held.pop(session_id, None)
             held.stop_timer()
-
-            def closed(end: TaskEnd[None]) -> None:
-                pass_on(promise, end if failure is None else TaskEnd(None, _error_of(failure)))
-
             unwanted = held.storage if message.discard and held.is_new_copy else None
-            _release(held.writer, session_id, closed, unwanted)
+            release(held.writer, session_id, partial(closed, failure), unwanted)
 
         if message.discard:
             held.drop_pending()
@@ -382,17 +365,3 @@ def _flush(held: HeldSession | None, ask: p.FlushSession) -> None:
 
 def _error_of(failure: Failure) -> HarnessError:
     return HarnessError(failure.message, code=failure.code)
-
-
-def _nothing(_end: TaskEnd[None]) -> None:
-    """For releases that nobody waits for."""
-
-
-def _release(
-    writer: SessionWriter,
-    session_id: SessionId,
-    closed: Callable[[TaskEnd[None]], None] = _nothing,
-    unwanted: SessionStorage | None = None,
-) -> None:
-    work = partial(close_writer, writer, unwanted)
-    start_task(lambda _token: run_native(work), closed, name=f"close {session_id}")

@@ -1,64 +1,44 @@
 """The supervisor actor: agents are created, resumed and disposed of here, as transactions, and restarted.
 
-What can wait (files, setup functions, draining) runs in tasks; the supervisor itself only keeps
-the books, so it answers at once and never waits for an agent.
+What can wait (files, setup functions, observers, draining) runs in tasks; the supervisor itself only
+keeps the books, so it answers at once and never waits for an agent.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from dsh_actors.actors import protocol as p
 from dsh_actors.actors.address import Address
 from dsh_actors.actors.agent import AgentActor
-from dsh_actors.actors.replies import fail, succeed
-from dsh_actors.actors.wiring import AgentParts, Wiring
+from dsh_actors.actors.lifecycle import CLOSE_TIMEOUT_S, AgentEntry, BringUp, Lifecycle, crash_report
+from dsh_actors.actors.replies import fail, presentable, settle, succeed
 from dsh_actors.core import turn_io as io
-from dsh_actors.core.events import SessionHeader
 from dsh_actors.core.ids import SessionId
-from dsh_actors.core.options import AgentOptions
-from dsh_actors.core.scope import Scope
 from dsh_actors.errors import ActorGone, HarnessError, SessionBusy, SessionExists, error_chain
 from dsh_actors.runtime.actor import BaseActor, Died, start_actor
 from dsh_actors.runtime.future import GeventFuture
+from dsh_actors.runtime.log import LOGGER
 from dsh_actors.runtime.ref import Ref
-from dsh_actors.runtime.tasks import TaskEnd, start_task
+from dsh_actors.runtime.tasks import Task, TaskEnd, start_task
 
-__all__ = ["AgentEntry", "BuildParts", "SupervisorActor", "WorkerSpec"]
+__all__ = ["SupervisorActor", "WorkerSpec"]
 
 MAX_RESTARTS = 3
 RESTART_WINDOW_S = 60.0
-"""More than `MAX_RESTARTS` within this time, and the actor is not started again."""
+"""More than `MAX_RESTARTS` within this time, and the actor is given up."""
 
-OPEN_TIMEOUT_S = 600.0
-CLOSE_TIMEOUT_S = 60.0
+GIVE_UP_TIMEOUT_S = 5.0
+"""How long an agent may take to come to rest when a worker it needs has failed."""
 
-OnBroken = Callable[[Any], None]
-BringUp = p.CreateAgent | p.ResumeAgent | p.ForkAgent
-BuildParts = Callable[[AgentOptions, p.Opened, Scope], AgentParts]
+KILL_GRACE_S = 1.0
+
 WorkerSpec = Callable[[int, Ref[Any]], BaseActor]
 """Builds one shared worker actor for a generation, with the supervisor as its parent."""
-
-
-@dataclass(eq=False, slots=True)
-class AgentEntry:
-    """A published agent. ``address`` stays valid across restarts."""
-
-    id: SessionId
-    header: SessionHeader
-    options: AgentOptions
-    address: Address
-    scope: Scope
-    parts: AgentParts
-    generation: int = 0
-    restarting: bool = False
-    restarts: deque[float] = field(default_factory=deque)
-    last_error: str | None = None
-    disposing: list[GeventFuture] | None = None
-    waiting: list[GeventFuture] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,48 +50,72 @@ class _BroughtUp:
 
 
 @dataclass(frozen=True, slots=True)
-class _Recovered:
+class _Announced:
+    entry: AgentEntry
+    promise: GeventFuture
+    end: TaskEnd[None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Undone:
     session_id: SessionId
+    promise: GeventFuture
+
+
+@dataclass(frozen=True, slots=True)
+class _Recovered:
+    """``generation`` is that of the incarnation that died."""
+
+    entry: AgentEntry
+    generation: int
     end: TaskEnd[p.Opened]
 
 
 @dataclass(frozen=True, slots=True)
 class _Disposed:
-    session_id: SessionId
+    entry: AgentEntry
     end: TaskEnd[None]
 
 
 class SupervisorActor(BaseActor):
     """Owns: the table of agents and the shared workers.
-    Receives: Create/Resume/Fork/Dispose/Get/AwaitAgent, Shutdown, and Died of its children.
-    Sends: nothing but replies and, when an agent is disposed of, its Cancel.
-    Waits for: nothing; transactions run in tasks that ask downwards.
-    Dies when: its own books are wrong; the harness then closes.
+    Receives: Create/Resume/Fork/Dispose/Get/AwaitAgent, Shutdown, the ends of its tasks, and Died of
+    its children.
+    Sends: replies; to an agent Cancel when it is disposed of and Wake after a crash.
+    Waits for: nothing; transactions, and all foreign code, run in tasks that ask downwards.
+    Dies when: its own books are wrong. Its agents work on then, without restarts; nothing new can be
+    started, and the harness closes without it. ``agents`` is the harness's for that reason.
     """
 
     def __init__(
         self,
         *,
         name: str,
-        wiring: Wiring,
-        scope_above: Callable[[str | None], Scope],
-        build: BuildParts,
+        lifecycle: Lifecycle,
         workers: Mapping[str, tuple[Address, WorkerSpec]],
+        agents: dict[SessionId, AgentEntry],
     ) -> None:
         super().__init__(name=name)
-        self._wiring = wiring
-        self._scope_above = scope_above
-        self._build = build
+        self._life = lifecycle
+        self._clock = lifecycle.wiring.clock
         self._workers = workers
         self._worker_restarts: dict[str, deque[float]] = {}
         self._generations: dict[str, int] = {}
-        self._agents: dict[SessionId, AgentEntry] = {}
-        self._coming: set[SessionId] = set()
+        self._failed: dict[str, str] = {}
+        self._agents = agents
+        self._coming: dict[SessionId, Task] = {}
         self._closing: list[GeventFuture] | None = None
 
     def started(self) -> None:
         for name in self._workers:
             self._start_worker(name)
+
+    def stopped(self) -> None:
+        if self.failure is None:
+            return
+        addresses = [address for address, _ in self._workers.values()]
+        for address in (*addresses, *(entry.address for entry in self._agents.values())):
+            address.give_up(f"{address.name} has died, and so has the supervisor")
 
     def receive(self, message: Any) -> Any:
         match message:
@@ -123,8 +127,14 @@ class SupervisorActor(BaseActor):
                 return self._fork(message)
             case _BroughtUp():
                 self._brought_up(message)
+            case _Announced():
+                self._announced(message)
+            case _Undone():
+                self._coming.pop(message.session_id, None)
+                fail(message.promise, self._refusal())
+                self._check_closed()
             case p.DisposeAgent():
-                return self._dispose(message.session_id, message.timeout_s)
+                return self._dispose_asked(message)
             case _Disposed():
                 self._disposed(message)
             case p.GetAgents():
@@ -137,19 +147,30 @@ class SupervisorActor(BaseActor):
                 self._recovered(message)
             case p.Shutdown():
                 return self._shutdown(message.timeout_s)
+            case _:
+                # The only actor that nobody restarts does not die of a stray message.
+                LOGGER.error("the supervisor cannot use a %s", type(message).__name__)
 
     # --- creating and resuming ---------------------------------------------------------------
 
-    def _bring_up(self, session_id: SessionId, message: BringUp) -> GeventFuture:
+    def _refusal(self) -> ActorGone | None:
+        """Why no agent can be brought up any more."""
         if self._closing is not None:
-            raise ActorGone("the harness is closing")
+            return ActorGone("the harness is closing")
+        for reason in self._failed.values():
+            return ActorGone(f"the harness has failed: {reason}", hint="close it and open another")
+        return None
+
+    def _bring_up(self, session_id: SessionId, message: BringUp) -> GeventFuture:
+        refusal = self._refusal()
+        if refusal is not None:
+            raise refusal
         if session_id in self._agents or session_id in self._coming:
             raise SessionBusy(f"session {session_id} is live in this process")
-        self._coming.add(session_id)
         promise = self.promise()
         source = "resume" if isinstance(message, p.ResumeAgent) else "startup"
-        start_task(
-            lambda _token: self._prepare(session_id, message),
+        self._coming[session_id] = start_task(
+            lambda _token: self._life.prepare(session_id, message),
             lambda end: self.ref.tell(_BroughtUp(session_id, promise, source, end)),
             name=f"{source} {session_id}",
         )
@@ -161,7 +182,8 @@ class SupervisorActor(BaseActor):
                 f"session {message.child_id!r} is live in this process", hint="choose another id"
             )
         parent = self._agents.get(message.session_id)
-        if message.session_id in self._coming or (parent is not None and parent.disposing is not None):
+        is_coming = message.session_id in self._coming and parent is None
+        if is_coming or (parent is not None and parent.disposing is not None):
             raise SessionBusy(
                 f"session {message.session_id} is just coming or going",
                 code="SESSION_NOT_LIVE",
@@ -169,132 +191,104 @@ class SupervisorActor(BaseActor):
             )
         return self._bring_up(message.child_id, message)
 
-    def _request(self, session_id: SessionId, message: BringUp, on_broken: OnBroken) -> Any:
-        """What to ask the store for."""
-        match message:
-            case p.CreateAgent():
-                return p.ReserveSession(message.header, on_broken, message.options.ephemeral)
-            case p.ResumeAgent():
-                return p.OpenSession(session_id, on_broken)
-        return p.ForkSession(
-            message.session_id,
-            session_id,
-            message.at_seq,
-            message.options.preset,
-            self._wiring.clock.now_ms(),
-            on_broken,
-            message.options.ephemeral,
-        )
-
-    def _prepare(self, session_id: SessionId, message: BringUp) -> tuple[AgentEntry, p.Opened]:
-        """Everything that can fail, before anything is visible. Undoes itself when it does."""
-        address, store, options = Address(session_id), self._wiring.store, message.options
-
-        def on_broken(failure: Any) -> None:
-            address.tell(io.StorageBroken(failure))
-
-        request = self._request(session_id, message, on_broken)
-        opened: p.Opened = store.ask(request, timeout=OPEN_TIMEOUT_S)
-        scope = Scope("agent")
-        try:
-            scope.parent = self._scope_above(opened.header.agent_preset)
-            parts = self._build(options, opened, scope)
-            commit = message.setup(scope) if message.setup is not None else None
-            if commit is not None:
-                commit()
-        except BaseException:
-            scope.close()
-            store.ask(p.CloseSession(session_id, discard=True), timeout=CLOSE_TIMEOUT_S)
-            raise
-        return AgentEntry(session_id, opened.header, options, address, scope, parts), opened
-
     def _brought_up(self, message: _BroughtUp) -> None:
-        self._coming.discard(message.session_id)
-        end = message.end
+        end, session_id, promise = message.end, message.session_id, message.promise
         if end.error is not None or end.value is None:
-            fail(message.promise, end.error or HarnessError("the agent was not created"))
+            self._coming.pop(session_id, None)
+            fail(promise, presentable(end.error, self._refusal()))
             self._check_closed()
             return
         entry, opened = end.value
-        self._agents[entry.id] = entry
-        self._start_agent(entry, opened)
-        try:
-            for observer in entry.scope.handlers_of("agent/created"):
-                observer({"session": entry.id})
-        except Exception as error:
-            # A creation observer may veto; the caller sees its error, and nothing stays.
-            self._dispose(entry.id, CLOSE_TIMEOUT_S)
-            fail(message.promise, error)
+        if self._refusal() is not None:
+            # It was on its way when the end began: nobody gets to see it.
+            self._coming[session_id] = start_task(
+                lambda _token: self._life.undo(entry),
+                lambda _end: self.ref.tell(_Undone(session_id, promise)),
+                name=f"undo {session_id}",
+            )
             return
-        for listener in entry.scope.handlers_of("agent/session-start"):
-            _contained(listener, {"session": entry.id, "source": message.source})
-        if self._closing is not None:
-            self._dispose(entry.id, CLOSE_TIMEOUT_S)
-        succeed(message.promise, entry)
+        self._agents[session_id] = entry
+        self._start_agent(entry, opened)
+        self._coming[session_id] = start_task(
+            lambda _token: self._life.announce(entry, message.source),
+            lambda end: self.ref.tell(_Announced(entry, promise, end)),
+            name=f"announce {session_id}",
+        )
 
-    def _start_agent(self, entry: AgentEntry, opened: p.Opened) -> None:
+    def _announced(self, message: _Announced) -> None:
+        entry, promise, error = message.entry, message.promise, message.end.error
+        self._coming.pop(entry.id, None)
+        if entry.disposing is not None or self._agents.get(entry.id) is not entry:
+            fail(promise, self._refusal() or _gone(entry))
+        elif error is not None:
+            # A creation observer may veto; the caller sees its error once nothing stays.
+            self._dispose(entry, CLOSE_TIMEOUT_S, lambda _: fail(promise, presentable(error)))
+        else:
+            succeed(promise, entry)
+        self._check_closed()
+
+    def _start_agent(self, entry: AgentEntry, opened: p.Opened, *, wake: bool = False) -> None:
         actor = AgentActor(
             name=entry.id,
             parent=self.ref,
             generation=entry.generation,
             opened=opened,
-            wiring=self._wiring,
+            wiring=self._life.wiring,
             parts=entry.parts,
         )
         entry.restarting = False
-        entry.address.move_to(start_actor(actor))
+        ref = start_actor(actor)
+        if wake:
+            ref.tell(io.Wake())  # before anybody can ask whether it is idle
+        entry.address.move_to(ref)
         waiting, entry.waiting = entry.waiting, []
         for promise in waiting:
             succeed(promise, None)
 
     # --- disposing ---------------------------------------------------------------------------
 
-    def _dispose(self, session_id: SessionId, timeout_s: float) -> GeventFuture | None:
-        entry = self._agents.get(session_id)
+    def _dispose_asked(self, message: p.DisposeAgent) -> GeventFuture | None:
+        entry = self._agents.get(message.session_id)
         if entry is None:
             return None
         promise = self.promise()
-        if entry.disposing is not None:
-            entry.disposing.append(promise)
-            return promise
-        entry.disposing = [promise]
-        entry.address.tell(io.Cancel({"kind": "disposed"}))
-        start_task(
-            lambda _token: self._drain(entry, timeout_s),
-            lambda end: self.ref.tell(_Disposed(session_id, end)),
-            name=f"dispose {session_id}",
-        )
+        self._dispose(entry, message.timeout_s, partial(settle, promise))
         return promise
 
-    def _drain(self, entry: AgentEntry, timeout_s: float) -> None:
-        """Wait until the agent is quiet, then make its log durable and give up its lock."""
-        ref, checkpoint = entry.address.ref, None
-        if ref is not None and ref.is_alive:
-            try:
-                ref.ask(p.WhenIdle(), timeout=timeout_s)
-                checkpoint = ref.ask(p.GetSnapshot(), timeout=CLOSE_TIMEOUT_S)
-            except ActorGone as error:
-                # It hangs or has died: its log is closed all the same.
-                entry.last_error = error.message
-            ref.stop(timeout=CLOSE_TIMEOUT_S)
-        close = p.CloseSession(entry.id, checkpoint=checkpoint)
-        self._wiring.store.ask(close, timeout=CLOSE_TIMEOUT_S)
+    def _dispose(
+        self,
+        entry: AgentEntry,
+        timeout_s: float,
+        settled: Callable[[BaseException | None], None] | None = None,
+        crash: dict[str, Any] | None = None,
+    ) -> None:
+        """``settled`` hears of the end; ``crash`` is reported to the observers before."""
+        waiting = [settled] if settled is not None else []
+        if entry.disposing is not None:
+            entry.disposing.extend(waiting)
+            return
+        entry.disposing = waiting
+        entry.address.tell(io.Cancel({"kind": "disposed"}))
+        announcement = self._coming.get(entry.id)
+        if announcement is not None:
+            announcement.kill(KILL_GRACE_S, "disposed")
+
+        def work(_token: Any) -> None:
+            if crash is not None:
+                self._life.report_crash(entry, crash)
+            self._life.drain(entry, timeout_s)
+
+        start_task(work, lambda end: self.ref.tell(_Disposed(entry, end)), name=f"dispose {entry.id}")
 
     def _disposed(self, message: _Disposed) -> None:
-        entry = self._agents.pop(message.session_id, None)
-        if entry is None:
+        entry, error = message.entry, message.end.error
+        if self._agents.get(entry.id) is not entry:
             return
-        entry.address.move_to(None)
-        for observer in entry.scope.handlers_of("agent/disposed"):
-            _contained(observer, {"session": entry.id, "error": entry.last_error})
-        entry.scope.close()
-        for promise in entry.disposing or ():
-            if message.end.error is not None:
-                fail(promise, message.end.error)
-            else:
-                succeed(promise, None)
+        del self._agents[entry.id]
+        for settled in entry.disposing or ():
+            settled(None if error is None else presentable(error))
         for promise in entry.waiting:
-            fail(promise, ActorGone(f"agent {entry.id} is gone: {entry.last_error or 'disposed of'}"))
+            fail(promise, _gone(entry))
         self._check_closed()
 
     def _await(self, session_id: SessionId) -> GeventFuture | None:
@@ -312,8 +306,11 @@ class SupervisorActor(BaseActor):
         if self._closing is None:
             self._closing = []
         self._closing.append(promise)
-        for session_id in list(self._agents):
-            self._dispose(session_id, timeout_s)
+        for session_id, task in tuple(self._coming.items()):
+            if session_id not in self._agents:
+                task.kill(timeout_s, "the harness is closing")
+        for entry in tuple(self._agents.values()):
+            self._dispose(entry, timeout_s)
         self._check_closed()
         return promise
 
@@ -328,43 +325,65 @@ class SupervisorActor(BaseActor):
     def _died(self, message: Died) -> None:
         if message.name in self._workers:
             if message.generation == self._generations.get(message.name):
-                if not self._may_restart(self._worker_restarts.setdefault(message.name, deque())):
-                    raise message.error
-                self._start_worker(message.name, message.unread)
+                self._worker_died(message)
             return
         entry = self._agents.get(SessionId(message.name))
         if entry is None or entry.generation != message.generation or entry.disposing is not None:
             return
         entry.last_error = error_chain(message.error)
-        for observer in entry.scope.handlers_of("agent/error"):
-            _contained(observer, {"session": entry.id, "crashed": entry.last_error})
         entry.restarting = True
+        report, generation = crash_report(entry, message.error), entry.generation
         if not self._may_restart(entry.restarts):
-            self._dispose(entry.id, CLOSE_TIMEOUT_S)
+            self._dispose(entry, CLOSE_TIMEOUT_S, crash=report)
             return
+
+        def recover(_token: Any) -> p.Opened:
+            self._life.report_crash(entry, report)
+            return self._life.recover(entry)
+
         start_task(
-            lambda _token: self._wiring.store.ask(p.RecoverSession(entry.id), timeout=OPEN_TIMEOUT_S),
-            lambda end: self.ref.tell(_Recovered(entry.id, end)),
+            recover,
+            lambda end: self.ref.tell(_Recovered(entry, generation, end)),
             name=f"recover {entry.id}",
         )
 
     def _recovered(self, message: _Recovered) -> None:
-        entry = self._agents.get(message.session_id)
-        if entry is None or entry.disposing is not None:
+        entry, opened = message.entry, message.end.value
+        is_current = self._agents.get(entry.id) is entry and entry.generation == message.generation
+        if not is_current or not entry.restarting or entry.disposing is not None:
             return
-        if message.end.error is not None or message.end.value is None:
+        if opened is None:
             entry.last_error = error_chain(message.end.error or HarnessError("the log could not be read"))
-            self._dispose(entry.id, CLOSE_TIMEOUT_S)
+            self._dispose(entry, CLOSE_TIMEOUT_S)
             return
         entry.generation += 1
-        self._start_agent(entry, message.end.value)
+        entry.last_error = None
+        # What was queued behind the turn that the crash ended would have been its successor.
+        self._start_agent(entry, opened, wake=bool(opened.closers) and opened.state.inbox.has_pending())
 
     def _may_restart(self, restarts: deque[float]) -> bool:
-        now = self._wiring.clock.monotonic()
+        now = self._clock.monotonic()
         while restarts and now - restarts[0] > RESTART_WINDOW_S:
             restarts.popleft()
         restarts.append(now)
         return len(restarts) <= MAX_RESTARTS
+
+    def _worker_died(self, message: Died) -> None:
+        name = message.name
+        if self._may_restart(self._worker_restarts.setdefault(name, deque())):
+            self._start_worker(name, message.unread)
+            return
+        reason = f"{name} keeps failing: {error_chain(message.error)}"
+        LOGGER.error("%s", reason)
+        if name in self._failed:
+            self._workers[name][0].give_up(reason)
+            return
+        # Once more, so that what is under way can be wound down in order; then it is over.
+        self._failed[name] = reason
+        self._start_worker(name, message.unread)
+        for entry in tuple(self._agents.values()):
+            entry.last_error = reason
+            self._dispose(entry, GIVE_UP_TIMEOUT_S)
 
     def _start_worker(self, name: str, unread: tuple[Any, ...] = ()) -> None:
         address, build = self._workers[name]
@@ -373,9 +392,5 @@ class SupervisorActor(BaseActor):
         address.move_to(start_actor(build(generation, self.ref)), unread)
 
 
-def _contained(handler: Callable[[Any], Any], payload: Any) -> None:
-    try:
-        handler(payload)
-    except Exception:
-        # Observers are foreign code; a failing one changes nothing, and there is nobody to ask about it.
-        return
+def _gone(entry: AgentEntry) -> ActorGone:
+    return ActorGone(f"agent {entry.id} is gone: {entry.last_error or 'disposed of'}")

@@ -13,7 +13,7 @@ from dsh_actors.core.redaction import Redactor
 from dsh_actors.core.schema import violations
 from dsh_actors.core.scope import run_chain
 from dsh_actors.core.text import JsonObject, bound_text, clean_json, clean_text, require_lossless, shorten
-from dsh_actors.errors import EventRefused, HarnessError, ToolDenied, ToolError, error_chain
+from dsh_actors.errors import EventRefused, HarnessError, ProtocolError, ToolDenied, ToolError, error_chain
 from dsh_actors.ports import CancelToken, Tool, ToolContext, ToolOutput
 from dsh_actors.runtime.actor import BaseActor
 from dsh_actors.runtime.files import run_native
@@ -69,6 +69,8 @@ class ToolPoolActor(BaseActor):
                 task = self._running.get((message.owner, message.ticket))
                 if task is not None:
                     task.kill(CANCEL_GRACE_S, message.cause)
+            case _:
+                raise ProtocolError(f"{self.name} cannot use a {type(message).__name__}")
 
     def _start(self, message: p.RunToolCall) -> None:
         key = (message.owner, message.ticket)

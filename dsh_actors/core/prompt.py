@@ -28,10 +28,14 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 
 
 def system_prompt(scope: Scope) -> str:
-    """All sections in order, joined by blank lines. Raises `ConfigError` for a bad ``{{variable}}``."""
+    """All sections in order, joined by blank lines, or what is kept in their place.
+
+    Raises `ConfigError` for a bad ``{{variable}}``.
+    """
     variables: Mapping[str, str | None] = scope.named("variables")
     texts = (_interpolate(section, variables) for section in _ordered(scope.named("sections")))
-    return "\n\n".join(text for text in texts if text)
+    composed = "\n\n".join(text for text in texts if text)
+    return composed if scope.kept_prompt is None else scope.kept_prompt.or_changed(composed)
 
 
 def context_snapshot(scope: Scope) -> str | None:

@@ -14,7 +14,15 @@ from typing import Any, Protocol
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import UsageError
 
-__all__ = ["INTERCEPTION_POINTS", "LISTENING_POINTS", "NOTIFICATIONS", "Scope", "Section", "run_chain"]
+__all__ = [
+    "INTERCEPTION_POINTS",
+    "LISTENING_POINTS",
+    "NOTIFICATIONS",
+    "KeptPrompt",
+    "Scope",
+    "Section",
+    "run_chain",
+]
 
 INTERCEPTION_POINTS = frozenset(
     {
@@ -70,6 +78,20 @@ class Section:
 
 
 @dataclass(eq=False, slots=True)
+class KeptPrompt:
+    """The system prompt that a session was begun with, whole. It stays while nothing changes here."""
+
+    text: str
+    _composed: str | None = None
+
+    def or_changed(self, composed: str) -> str:
+        """The kept text, until the registrations come to something else than when first asked."""
+        if self._composed is None:
+            self._composed = composed
+        return self.text if composed == self._composed else composed
+
+
+@dataclass(eq=False, slots=True)
 class Scope:
     """One layer of registrations."""
 
@@ -84,7 +106,10 @@ class Scope:
     restrictions: list[tuple[frozenset[str] | None, frozenset[str]]] = field(default_factory=list)
     revision: int = 0
     closed: bool = False
-    _undos: list[Undo] = field(default_factory=list)
+    kept_prompt: KeptPrompt | None = None
+    """For a resumed session: what stands in the place of the sections."""
+    _undos: dict[int, Undo] = field(default_factory=dict)
+    _registrations: int = 0
     _views: dict[str, Any] = field(default_factory=dict)
     _views_of: int = -1
 
@@ -132,7 +157,7 @@ class Scope:
         """Undo every registration, last first. Closing twice is closing once."""
         self.closed = True
         while self._undos:
-            self._undos.pop()()
+            self._undos[next(reversed(self._undos))]()
 
     def _handle(self, point: str, known: frozenset[str], handler: Handler, *, prepend: bool = False) -> Undo:
         if point not in known:
@@ -168,16 +193,15 @@ class Scope:
             remove()
             raise UsageError(f"this {self.kind} scope is closed")
         self.revision += 1
-        done = False
+        self._registrations += 1
+        number = self._registrations
 
         def undo() -> None:
-            nonlocal done
-            if not done:
-                done = True
+            if self._undos.pop(number, None) is not None:
                 self.revision += 1
                 remove()
 
-        self._undos.append(undo)
+        self._undos[number] = undo
         return undo
 
     # --- reading -----------------------------------------------------------------------------

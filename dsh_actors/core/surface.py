@@ -7,6 +7,7 @@ what was replaced.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dsh_actors.core.events import SURFACE_TYPES, Event, Replace
 from dsh_actors.core.messages import Message, ModelSource, ToolResultBlock, ToolSource
@@ -17,7 +18,11 @@ __all__ = ["Surface", "message_of"]
 
 
 class Surface:
-    """The fold of all surface events. A refused event changes nothing."""
+    """The fold of all surface events. A refused event changes nothing.
+
+    Its nodes are the events without their citations: a reply cites every chunk it was made from, and
+    the log has that.
+    """
 
     def __init__(self) -> None:
         self._nodes: list[Event] = []
@@ -32,7 +37,7 @@ class Surface:
             if node.type not in SURFACE_TYPES or node.surface_op is None:
                 raise EventRefused(f"event {node.seq}: {node.type} cannot be on the surface")
             message = message_of(node)
-            surface._nodes.append(node)
+            surface._nodes.append(_node(node))
             if message.content:
                 surface._messages.append(message)
         surface.replace_generation = replace_generation
@@ -59,7 +64,7 @@ class Surface:
         if isinstance(event.surface_op, Replace):
             self._replace(event, event.surface_op)
             return
-        self._nodes.append(event)
+        self._nodes.append(_node(event))
         if message.content:
             self._messages.append(message)
 
@@ -74,10 +79,14 @@ class Surface:
             raise EventRefused(f"event {event.seq}: does not cite the replaced events {sorted(missing)}")
         if event.type == "tool/result":
             _check_pruned_result(event, shadowed)
-        self._nodes[first : last + 1] = [event]
+        self._nodes[first : last + 1] = [_node(event)]
         self.replace_generation += 1
         derived = map(message_of, self._nodes)
         self._messages = [message for message in derived if message.content]
+
+
+def _node(event: Event) -> Event:
+    return event if event.source_event_seqs is None else replace(event, source_event_seqs=None)
 
 
 def message_of(event: Event) -> Message:

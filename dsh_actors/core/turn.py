@@ -77,6 +77,9 @@ class TurnMachine:
         match message:
             case io.Deliver():
                 self._deliver(message)
+            case io.Wake():
+                if self.state.inbox.has_pending():
+                    self._wake()
             case io.Cancel():
                 self._cancel(message.cause, message.keep_inbox)
             case io.EditInbox():

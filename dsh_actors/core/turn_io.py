@@ -32,6 +32,11 @@ class Deliver:
 
 
 @dataclass(frozen=True, slots=True)
+class Wake:
+    """Start a turn if the agent is idle and something is pending."""
+
+
+@dataclass(frozen=True, slots=True)
 class EditInbox:
     """``message`` None removes the pending message ``message_id``, otherwise takes its place."""
 
@@ -193,6 +198,7 @@ class ToolFinalised:
 
 Input = (
     Deliver
+    | Wake
     | EditInbox
     | ClearInbox
     | Cancel

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import queue
+from types import SimpleNamespace
 
 import pytest
 
+from dsh_actors.assembly import AgentAssembly
 from dsh_actors.core.chunks import TextDelta
 from dsh_actors.core.events import Event
 from dsh_actors.core.messages import text_of
+from dsh_actors.core.options import AgentOptions, Limits
+from dsh_actors.core.scope import Scope
 from dsh_actors.errors import SessionBusy, SessionExists, SessionNotFound, UsageError
 from dsh_actors.ports import ToolOutput, ToolSpec
 from dsh_actors.runtime.tasks import start_task
@@ -53,6 +57,88 @@ def interrupted(stage) -> str:
 
 
 CLOSERS = ["tool/result", "step/end", "turn/end"]
+
+
+# --- the prompt of a resumed session ----------------------------------------------------------
+
+
+def system_of(stage, agent) -> str:
+    agent.followup("more")
+    stream = stage.model.next_stream()
+    stream.send(*text_chunks("ok"))
+    assert agent.when_idle(10)
+    return stream.request.header.system
+
+
+def resumed_system(stage, session_id: str, setup=None, **fields: object) -> str:
+    agent = stage.harness.resume(session_id, stage.options(**fields), setup)
+    try:
+        return system_of(stage, agent)
+    finally:
+        agent.dispose()
+
+
+def begun(stage, setup=None, **fields: object) -> tuple[str, str]:
+    agent = stage.agent(setup, **fields)
+    system = system_of(stage, agent)
+    agent.dispose()
+    return agent.id, system
+
+
+def test_a_resumed_session_has_the_prompt_it_began_with_however_often(stage):
+    stage.harness.scope.section("plugin", 5, "PLUGIN {{brace}}TEXT")
+
+    def setup(scope):
+        scope.section("own", 6, "OWN TEXT")
+
+    session_id, first = begun(stage, setup)
+    assert first.count("PLUGIN {{TEXT") == 1 and first.count("OWN TEXT") == 1
+    for _ in range(3):
+        assert resumed_system(stage, session_id, setup) == first
+
+
+def test_a_prompt_of_its_own_is_kept_with_what_was_appended(stage):
+    session_id, first = begun(stage, system_prompt="You are Bo.", append_system_prompt="Be brief.")
+    assert first == "You are Bo.\n\nBe brief."
+    assert resumed_system(stage, session_id) == first
+    assert resumed_system(stage, session_id, append_system_prompt="Be brief.") == first
+    assert resumed_system(stage, session_id, append_system_prompt="And kind.") == f"{first}\n\nAnd kind."
+    assert resumed_system(stage, session_id, system_prompt="You are Al.") == "You are Al."
+
+
+def test_what_is_registered_after_a_resume_counts(stage):
+    session_id, first = begun(stage)
+    agent = stage.harness.resume(session_id, stage.options())
+    assert system_of(stage, agent) == first
+    undo = stage.harness.scope.section("plugin", 5, "PLUGIN TEXT")
+    assert "PLUGIN TEXT" in system_of(stage, agent)
+    undo()
+    assert system_of(stage, agent) == first
+
+
+def test_a_fork_with_another_preset_has_the_words_of_that(stage):
+    stage.harness.preset("reviewer").section("persona", 0, "You review.")
+    session_id, first = begun(stage)
+    plain = stage.harness.fork(session_id, stage.options())
+    assert system_of(stage, plain) == first
+    other = stage.harness.fork(session_id, stage.options(preset="reviewer"))
+    assert system_of(stage, other) == "You review."
+
+
+def test_the_time_of_a_run_begins_with_the_run():
+    now = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    scope = Scope("agent")
+    assembly = AgentAssembly(None, clock, scope, {}, None)  # type: ignore[arg-type]  # not used here
+    left = assembly._time_left(AgentOptions("m/m", "/", limits=Limits(timeout_s=10.0)), scope)
+    for began in (100.0, 500.0):
+        now[0] = began
+        for observer in scope.handlers_of("agent/status"):
+            observer({"status": "running"})
+        now[0] += 4.0
+        assert left() == 6_000
+        for observer in scope.handlers_of("agent/status"):
+            observer({"status": "idle"})
 
 
 # --- inspect ----------------------------------------------------------------------------------
@@ -159,9 +245,11 @@ def test_a_released_session_is_written_to_by_nobody(stage):
 def test_a_prepared_session_survives_a_crash_of_the_store(stage):
     session_id = finished(stage, "one")
     with stage.harness.prepare(session_id):
-        stage.harness._store.tell(object())
+        ref = stage.harness._store.ref
+        ref.tell(object())
         agent = stage.agent()
         agent.dispose()
+        assert stage.harness._store.ref is not ref
         turn(stage, stage.harness.resume(session_id, stage.options()))
 
 

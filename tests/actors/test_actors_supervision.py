@@ -9,7 +9,9 @@ from collections.abc import Callable
 import pytest
 from gevent.event import Event as Signal
 
-from dsh_actors.actors import lifecycle, protocol as p, supervisor as supervising
+from dsh_actors.actors import lifecycle
+from dsh_actors.actors import protocol as p
+from dsh_actors.actors import supervisor as supervising
 from dsh_actors.core.chunks import TextDelta
 from dsh_actors.core.messages import text_of
 from dsh_actors.errors import ActorGone, SessionBusy, UsageError
@@ -23,11 +25,11 @@ WORKERS = ["_store", "_gateway", "_pool", "_approvals"]
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Let the others run until it is so."""
-    ends = time.monotonic() + 10
+    """Let the others run until it is so, native threads too."""
+    ends, never = time.monotonic() + 10, Signal()
     while not condition():
         assert time.monotonic() < ends, "it did not happen"
-        time.sleep(0)
+        never.wait(0.001)
 
 
 def crash(address) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from gevent.monkey import get_original
 
 from dsh_actors.actors import protocol as p
 from dsh_actors.actors.address import Address
+from dsh_actors.actors.lifecycle import Lifecycle
 from dsh_actors.actors.session_store import SessionStoreActor
 from dsh_actors.actors.store_books import StoreBooks
 from dsh_actors.adapters.storage.memory import MemoryStorage, MemoryWriter
@@ -20,9 +22,10 @@ from dsh_actors.core import turn_io
 from dsh_actors.core.chunks import Failure
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId, Ticket
+from dsh_actors.core.options import AgentOptions
 from dsh_actors.errors import ActorGone, HarnessError, SessionBusy, SessionNotFound, StorageFull
 from dsh_actors.runtime.actor import live_actors, start_actor
-from dsh_actors.runtime.tasks import live_tasks, start_task
+from dsh_actors.runtime.tasks import TaskKilled, live_tasks, start_task
 
 NativeEvent = get_original("threading", "Event")
 ONE = SessionId("one")
@@ -46,6 +49,7 @@ class Storage(MemoryStorage):
         self.gate.set()
         self.entered: queue.SimpleQueue[str] = get_original("queue", "SimpleQueue")()
         self.batches: list[list[int]] = []
+        self.closes = 0
 
     def pass_gate(self, what: str) -> None:
         self.entered.put(what)
@@ -66,6 +70,10 @@ class Writer:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
+
+    def close(self) -> None:
+        self._storage.closes += 1
+        self._inner.close()
 
     def append(self, events: Sequence[Event]) -> None:
         self._storage.pass_gate("append")
@@ -216,6 +224,23 @@ def test_a_disk_that_refuses_is_told_of_and_the_order_is_kept_for_the_next_flush
     assert shop.stored() == [0, 1, 2]
 
 
+def test_what_comes_during_a_write_that_fails_stays_behind_it(shop):
+    shop.reserve()
+    shop.storage.entered.get()
+    shop.storage.gate.clear()
+    shop.append(*notes(0, 2))
+    answer = shop.flush()
+    entered(shop, "append")
+    shop.append(*notes(2, 3))
+    shop.ask(p.ReleaseSession(SessionId("other")))
+    shop.storage.full = True
+    shop.storage.gate.set()
+    assert answer.get(timeout=10).failure is not None
+    shop.storage.full = False
+    assert shop.flush().get(timeout=10).failure is None
+    assert shop.stored() == [0, 1, 2]
+
+
 def test_an_event_out_of_order_hurts_its_own_session_only(shop):
     shop.reserve()
     ref = shop.home.ref
@@ -284,6 +309,8 @@ def test_nothing_is_taken_in_while_a_session_is_closed(shop):
     closed = aside(shop, p.CloseSession(ONE))
     entered(shop, "append")
     shop.append(*notes(1, 2))
+    shop.ask(p.ReleaseSession(SessionId("other")))
+    assert shop.books.held[ONE]._pending == []
     shop.storage.gate.set()
     assert closed.get(timeout=10).error is None
     assert shop.stored() == [0]
@@ -299,6 +326,21 @@ def test_an_opening_that_is_given_up_holds_nothing_afterwards(shop):
     until(lambda: not live_tasks() and ONE not in shop.storage._sessions)
     assert shop.books.held == {} and shop.books.taking == {}
     assert shop.reserve().header.id == ONE
+
+
+def test_a_transaction_that_is_killed_while_the_store_opens_leaves_nothing(shop):
+    wiring = SimpleNamespace(store=shop.home)
+    life = Lifecycle(wiring, lambda preset: None, lambda *parts: None)  # type: ignore[arg-type]
+    create = p.CreateAgent(AgentOptions("m/m", "/"), SessionHeader(ONE, 1, "/"))
+    shop.storage.gate.clear()
+    ends: queue.SimpleQueue = queue.SimpleQueue()
+    task = start_task(lambda _token: life.prepare(ONE, create), ends.put, name="create")
+    entered(shop, "create")
+    task.kill(0.0)
+    assert isinstance(ends.get(timeout=10).error, TaskKilled)
+    shop.storage.gate.set()
+    until(lambda: not live_tasks() and ONE not in shop.storage._sessions)
+    assert shop.books.held == {} and shop.reserve().header.id == ONE
 
 
 # --- crashes ----------------------------------------------------------------------------------
@@ -352,6 +394,7 @@ def test_a_close_that_the_crash_interrupted_is_asked_again_and_done_once(shop):
     shop.storage.gate.set()
     assert ends.get(timeout=10).error is None
     assert shop.books.held == {} and shop.stored() == [0]
+    assert shop.storage.closes == 1
 
 
 def test_without_a_store_all_is_written_and_every_lock_is_given_back(shop):

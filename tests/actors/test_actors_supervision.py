@@ -263,6 +263,9 @@ def test_a_harness_whose_supervisor_died_closes_and_frees_the_sessions(stage):
     stage.harness._supervisor.tell(supervising._Disposed(None, None))
     until(lambda: not stage.harness._supervisor.is_alive)
     agent.inject("still at work")
+    crash(stage.harness._pool)
+    stage.harness._pool.tell("nobody will hear it")
+    assert stage.harness._pool._kept == []
     stage.harness.close()
     assert live_actors() == []
     stage.harness = stage.open()

@@ -279,6 +279,11 @@ def test_what_was_recovered_for_an_earlier_incarnation_or_agent_is_not_started(b
     late = bench.step()
     bench.send(late)
     assert len(bench.started) == 2
+    bench.agent_dies(entry)
+    bench.send(late)
+    assert len(bench.started) == 2 and entry.restarting
+    bench.run()
+    bench.started.pop()
     bench.send(p.DisposeAgent(ONE))
     bench.run()
     again = bench.live()

@@ -13,6 +13,7 @@ from dsh_actors.cli.options import working_directory
 from dsh_actors.cli.render import json_line, write_atomically
 from dsh_actors.cli.stored import open_storage
 from dsh_actors.cli.transcript import markdown
+from dsh_actors.cli.transcript_html import html
 from dsh_actors.config import load_config
 from dsh_actors.core.ids import SessionId
 from dsh_actors.errors import StorageError
@@ -77,12 +78,13 @@ def show(session: str, as_json: bool) -> int:
 @COMMAND.command("export")
 @click.argument("session")
 @click.option(
-    "--format", "form", type=click.Choice(["jsonl", "markdown"]), default="jsonl", show_default=True
+    "--format", "form", type=click.Choice(["jsonl", "markdown", "html"]), default="jsonl", show_default=True
 )
 @click.option("-o", "--output", metavar="FILE", help="Write to a file instead, atomically.")
 def export(session: str, form: str, output: str | None) -> int:
-    """Print a session whole: its header and every event as JSON lines, or as Markdown."""
-    pieces = _plain_layout(session) if form == "jsonl" else _text(session)
+    """Print a session whole: its header and every event as JSON lines, or as Markdown, or as an HTML page."""
+    forms = {"jsonl": _plain_layout, "markdown": _text, "html": _page}
+    pieces = forms[form](session)
     if output is None:
         for piece in pieces:
             _write(piece)
@@ -119,3 +121,11 @@ def _text(session: str) -> Iterator[bytes]:
     header = storage.header(SessionId(session))
     for piece in markdown(header, storage.read(SessionId(session))):
         yield piece.encode("utf-8", "backslashreplace")
+
+
+def _page(session: str) -> Iterator[bytes]:
+    config = load_config(cwd=working_directory(None))
+    storage = open_storage(config)
+    header = storage.header(SessionId(session))
+    for piece in html(header, storage.read(SessionId(session)), price_of=config.price):
+        yield piece.encode()

@@ -9,11 +9,22 @@ import json
 from dataclasses import dataclass, field
 
 from dsh_actors.cli.transcript_prose import prose
-from dsh_actors.cli.transcript_text import count, duration, escape, one_line, pre, text_of_blocks
+from dsh_actors.cli.transcript_text import duration, escape, one_line, plural, pre, text_of_blocks
 from dsh_actors.core.events import Event, Replace
 from dsh_actors.core.text import JsonObject, JsonValue
 
-__all__ = ["Call", "ending", "input_message", "limit_words", "notice", "reply", "request_header", "spliced"]
+__all__ = [
+    "Call",
+    "banner",
+    "ending",
+    "input_message",
+    "limit_words",
+    "notice",
+    "remark",
+    "reply",
+    "request_header",
+    "spliced",
+]
 
 PROSE_LIMIT = 100_000
 _PREVIEW = 160
@@ -36,10 +47,6 @@ class Call:
     why: str = ""
     notes: list[str] = field(default_factory=list)
 
-    @property
-    def failed(self) -> bool:
-        return bool(self.chip) or self.result is None
-
     def answer(self, event: Event, limit: int) -> None:
         """Take in the ``tool/result`` event."""
         data = event.data
@@ -57,11 +64,12 @@ class Call:
             self.notes.append(_denial(denied))
         elif block.get("isError"):
             error = data.get("error") or {}
-            self.chip = f"error {error.get('code') or error.get('name') or ''}".strip()
+            code = str(error.get("code") or error.get("name") or "")
+            self.chip = f"error {one_line(code, 40)}".strip()
             self.why = text
         rest = {key: value for key, value in meta.items() if key not in ("denied", "durationMs")}
         if rest:
-            self.notes.append(f'<p class="meta">{_pairs(rest)}</p>')
+            self.result += f'<p class="meta">{_pairs(rest)}</p>'
 
     def render(self) -> str:
         """The call, folded; its summary line says what was asked and how it went."""
@@ -74,9 +82,10 @@ class Call:
         if self.started is not None and self.ended is not None:
             took = f'<span class="dur">{duration(self.ended - self.started)}</span>'
         values, arguments = _arguments(self.arguments, self.limit)
+        name, about = escape(one_line(self.name, 80) or "?"), escape(_about(values, self.arguments))
         return (
-            f'<details class="call unit {kind}"><summary><span class="name">{escape(self.name or "?")}</span> '
-            f'<span class="about" dir="auto">{escape(_about(values, self.arguments))}</span> {chip} {took}{why}'
+            f'<details class="call unit {kind}"><summary><span class="name">{name}</span> '
+            f'<span class="about" dir="auto">{about}</span> {chip} {took}{why}'
             f'</summary><div class="body"><h4>Arguments</h4>{arguments}{"".join(self.notes)}'
             f"<h4>Result</h4>{self.result or '<p class=cut>The log holds no result of this call.</p>'}"
             "</div></details>"
@@ -179,7 +188,7 @@ def request_header(data: JsonObject, limit: int) -> str:
     header = data["header"]
     config = header["config"]
     tools = header.get("tools") or []
-    about = f"{config['provider']}/{config['model']} · {count(len(tools))} tools · {data.get('reason', '')}"
+    about = f"{config['provider']}/{config['model']} · {plural(len(tools), 'tool')} · {data.get('reason', '')}"
     settings = {key: value for key, value in config.items() if key not in ("provider", "model")}
     parts = [f'<p class="meta">{_pairs(settings)}</p>'] if settings else []
     if header.get("system"):
@@ -193,7 +202,8 @@ def request_header(data: JsonObject, limit: int) -> str:
 def _folded(css: str, label: str, about: str, body: str) -> str:
     return (
         f'<details class="{css} unit"><summary><span class="label">{escape(label)}</span> '
-        f'<span class="about" dir="auto">{escape(about)}</span></summary><div class="body">{body}</div></details>'
+        f'<span class="about" dir="auto">{escape(about)}</span></summary>'
+        f'<div class="body">{body}</div></details>'
     )
 
 
@@ -201,8 +211,13 @@ def _folded(css: str, label: str, about: str, body: str) -> str:
 
 
 def banner(css: str, text: str) -> str:
-    """A line that a reader must not miss: ``warn`` or ``bad``."""
+    """A line that a reader must not miss: ``warn`` or ``bad``; a search finds it by itself."""
     return f'<p class="banner unit {css}" dir="auto">{escape(text)}</p>'
+
+
+def remark(css: str, text: str) -> str:
+    """The same within a call, which is found as a whole."""
+    return f'<p class="banner {css}" dir="auto">{escape(text)}</p>'
 
 
 def failure_words(failure: JsonObject) -> str:
@@ -227,11 +242,23 @@ def ending(reason: JsonObject) -> tuple[str, str, str]:
         case "error":
             return "bad", "failed", f"The turn failed. {failure_words(reason.get('error') or {})}"
         case "aborted":
-            who = {"user": "by the user", "parent": "by the parent agent", "disposed": "as the agent was closed"}
+            who = {
+                "user": "by the user",
+                "parent": "by the parent agent",
+                "disposed": "as the agent was closed",
+            }
             why = str(cause.get("reason") or cause.get("kind") or "")
-            return "warn", "cancelled", f"The turn was cancelled {who.get(str(cause.get('kind')), f'({why})')}."
+            return (
+                "warn",
+                "cancelled",
+                f"The turn was cancelled {who.get(str(cause.get('kind')), f'({why})')}.",
+            )
         case "interrupted":
-            return "warn", "interrupted", "The run was interrupted here; the turn was closed when it was resumed."
+            return (
+                "warn",
+                "interrupted",
+                "The run was interrupted here; the turn was closed when it was resumed.",
+            )
         case "max-tokens":
             return "bad", "cut off", "The reply was cut at the model's output limit."
         case "blocked":
@@ -260,8 +287,12 @@ def notice(event: Event, limit: int) -> str:
         case "todo/write":
             return _todos(data["todos"])
         case "compaction/summary":
-            return _folded("context", "Compaction", "earlier messages were summarised for the model",
-                           pre(text_of_blocks(data["summary"]), limit, "words"))
+            return _folded(
+                "context",
+                "Compaction",
+                "earlier messages were summarised for the model",
+                pre(text_of_blocks(data["summary"]), limit, "words"),
+            )
         case "compaction/end" if data.get("error"):
             return banner("warn", f"Compaction failed: {data['error']}")
         case "compaction/start" | "compaction/end" | "compaction/prune":
@@ -270,7 +301,8 @@ def notice(event: Event, limit: int) -> str:
         case "tool/result":
             return '<p class="note-line unit">An earlier result was shortened for the model.</p>'
         case "session/end-seed":
-            return '<p class="note-line unit">What stands above came with the session; here it was continued.</p>'
+            text = "What stands above came with the session; here it was continued."
+            return f'<p class="note-line unit">{text}</p>'
     body = pre(json.dumps(data, indent=2, ensure_ascii=False), limit)
     return _folded("note", "Event", f"{event.type} · {one_line(_plain(data), 90)}", body)
 

@@ -48,7 +48,7 @@ class Spool:
     """Finished text in order, in memory while it is short, else in an unnamed temporary file."""
 
     def __init__(self) -> None:
-        self._file: IO[bytes] = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115: closed by `close`
+        self._file: IO[bytes] = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115
         self.size = 0
 
     def write(self, text: str) -> None:
@@ -108,7 +108,10 @@ class _Step:
 
     def close_bars(self, now: int, failed: bool = False) -> None:
         """End what the step was waiting for."""
-        kinds: tuple[tuple[BarKind, int | None], ...] = (("model", self.model_since), ("wait", self.wait_since))
+        kinds: tuple[tuple[BarKind, int | None], ...] = (
+            ("model", self.model_since),
+            ("wait", self.wait_since),
+        )
         for kind, since in kinds:
             if since is not None:
                 self.bars.append(Bar(kind, since, now, kind, failed and kind == "model"))
@@ -142,7 +145,9 @@ class Fold:
             elif self._step is not None and self._step.latency is None:
                 self._step.latency = event.time - (self._step.model_since or event.time)
         except (KeyError, IndexError, TypeError, AttributeError, ValueError, RecursionError):
-            self._part(blocks.notice(replace(event, type=f"unreadable {event.type}"), self._limit(TEXT_LIMIT)))
+            self._part(
+                blocks.notice(replace(event, type=f"unreadable {event.type}"), self._limit(TEXT_LIMIT))
+            )
 
     def finish(self) -> None:
         """Close what the log left open."""
@@ -264,19 +269,19 @@ class Fold:
             case "approval/asked":
                 call = self._call(data.get("callId"), lambda call: call.result is None)
                 text = f"Approval was asked for: {one_line(str(data.get('reason') or data['toolName']), 300)}"
-                if call is None:
-                    self._part(blocks.banner("warn", text))
-                else:
+                if call is not None:
                     self._approvals[data["id"]] = call
-                    call.notes.append(blocks.banner("warn", text))
+                self._remark(call, "warn", text)
             case "approval/decided":
                 call = self._approvals.pop(data["id"], None)
                 good = "ok" if data["outcome"] == "allowed-once" else "bad"
-                text = blocks.banner(good, f"Approval: {str(data['outcome']).replace('-', ' ')}")
-                if call is None:
-                    self._part(text)
-                else:
-                    call.notes.append(text)
+                self._remark(call, good, f"Approval: {str(data['outcome']).replace('-', ' ')}")
+
+    def _remark(self, call: blocks.Call | None, css: str, text: str) -> None:
+        if call is None:
+            self._part(blocks.banner(css, text))
+        else:
+            call.notes.append(blocks.remark(css, text))
 
     def _on_result(self, event: Event) -> None:
         call_id = event.data["message"]["content"][0]["toolCallId"]
@@ -359,6 +364,8 @@ class Fold:
             now.output - before.output,
             now.reasoning - before.reasoning,
         )
+        if used == Tokens():
+            return ""
         total = self.outcome.cost
         price = "" if total is None or cost is None else f" · {money(max(0.0, total - cost), self.currency)}"
         return token_words(used) + price

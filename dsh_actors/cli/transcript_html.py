@@ -71,7 +71,7 @@ def _page(header: SessionHeader, fold: Fold) -> Iterator[str]:
     yield from fold.spool.read(at, fold.spool.size)
     if not fold.spool.size and not fold.turns:
         yield '<p class="banner warn">Nothing has happened in this session yet.</p>'
-    yield f'</main></div><footer>Session {escape(header.id)}, exported by dsh. Times are UTC.</footer>'
+    yield f"</main></div><footer>Session {escape(header.id)}, exported by dsh. Times are UTC.</footer>"
     yield f"<script>{_asset('transcript.js')}</script></body></html>\n"
 
 
@@ -126,13 +126,16 @@ def _masthead(header: SessionHeader, fold: Fold, title: str) -> str:
     rows = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts if value)
     return (
         f'<header class="masthead"><p class="eyebrow">dsh session {_status(last, True)}</p>'
-        f'<h1 dir="auto">{escape(title)}</h1><dl class="facts-list">{rows}</dl>{_tiles(fold)}</header>{_TOOLBAR}'
+        f'<h1 dir="auto">{escape(title)}</h1><dl class="facts-list">{rows}</dl>{_tiles(fold)}</header>'
+        f"{_TOOLBAR}"
     )
 
 
 def _tiles(fold: Fold) -> str:
     tokens, outcome = fold.outcome.tokens, fold.outcome
-    calls = _with(count(outcome.tool_calls), plural(outcome.tool_errors, "error") if outcome.tool_errors else "")
+    calls = _with(
+        count(outcome.tool_calls), plural(outcome.tool_errors, "error") if outcome.tool_errors else ""
+    )
     cached = tokens.cache_read + tokens.cache_write
     tiles = [
         ("Turns", count(outcome.turns)),
@@ -198,7 +201,9 @@ def _turn_head(turn: Turn, is_last: bool) -> str:
     facts = f"{plural(turn.steps, 'step')} · {plural(turn.calls, 'tool call')} · {took}"
     return (
         f'<section class="turn" id="{turn.anchor}" aria-labelledby="{turn.anchor}-h"><header>'
-        f'<h2 id="{turn.anchor}-h"><a href="#{turn.anchor}">Turn {turn.number}</a></h2> {_status(turn, is_last)}'
+        f'<h2 id="{turn.anchor}-h"><a href="#{turn.anchor}">Turn {turn.number}</a></h2> '
+        f"{_status(turn, is_last)}"
         f'<p class="facts"><span>{facts}</span><span>{turn.spent}</span>'
-        f"<span>{time_tag(turn.started)}</span></p></header>{turn.waterfall.render(turn.started, turn.ended)}\n"
+        f"<span>{time_tag(turn.started)}</span></p></header>"
+        f"{turn.waterfall.render(turn.started, turn.ended)}\n"
     )

@@ -8,7 +8,18 @@ from datetime import UTC, datetime
 
 from dsh_actors.core.text import JsonObject, JsonValue, clean_text, shorten
 
-__all__ = ["clock", "count", "duration", "escape", "money", "one_line", "plural", "pre", "text_of_blocks", "time_tag"]
+__all__ = [
+    "clock",
+    "count",
+    "duration",
+    "escape",
+    "money",
+    "one_line",
+    "plural",
+    "pre",
+    "text_of_blocks",
+    "time_tag",
+]
 
 # Controls, line and paragraph separators, and what turns the direction of text around: shown, never obeyed.
 _UNSAFE = re.compile("\r\n|[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ufdd0-\ufdef\ufffe\uffff]")

@@ -19,6 +19,7 @@ MAX_BARS = 48
 
 _SCALE = 1_000
 _ROW = 12
+_FLAT = 'preserveAspectRatio="none" aria-hidden="true"'
 
 BarKind = Literal["model", "tool", "wait"]
 
@@ -85,7 +86,7 @@ def step_bar(lap: Lap) -> str:
             parts.append(f'<rect class="{kind}" x="{left}" width="{width}" height="6"/>')
             left += width
     body = "".join(parts)
-    return f'<svg class="bar" viewBox="0 0 {_SCALE} 6" preserveAspectRatio="none" aria-hidden="true">{body}</svg>'
+    return f'<svg class="bar" viewBox="0 0 {_SCALE} 6" {_FLAT}>{body}</svg>'
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -158,7 +159,7 @@ def _svg(bars: tuple[Bar, ...], origin: int, span: int) -> str:
             f"<title>{escape(bar.label)}: {duration(bar.end - bar.start)}</title></rect>"
         )
     body = "".join(parts)
-    return f'<svg viewBox="0 0 {_SCALE} {_ROW}" preserveAspectRatio="none" aria-hidden="true">{body}</svg>'
+    return f'<svg viewBox="0 0 {_SCALE} {_ROW}" {_FLAT}>{body}</svg>'
 
 
 def _lanes(bars: tuple[Bar, ...]) -> list[int]:

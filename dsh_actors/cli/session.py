@@ -82,7 +82,7 @@ def show(session: str, as_json: bool) -> int:
 )
 @click.option("-o", "--output", metavar="FILE", help="Write to a file instead, atomically.")
 def export(session: str, form: str, output: str | None) -> int:
-    """Print a session whole: its header and every event as JSON lines, or as Markdown, or as an HTML page."""
+    """Print a session whole: its header and every event as JSON lines, Markdown or an HTML page."""
     forms = {"jsonl": _plain_layout, "markdown": _text, "html": _page}
     pieces = forms[form](session)
     if output is None:

@@ -188,7 +188,8 @@ def request_header(data: JsonObject, limit: int) -> str:
     header = data["header"]
     config = header["config"]
     tools = header.get("tools") or []
-    about = f"{config['provider']}/{config['model']} · {plural(len(tools), 'tool')} · {data.get('reason', '')}"
+    route = f"{config['provider']}/{config['model']}"
+    about = f"{route} · {plural(len(tools), 'tool')} · {data.get('reason', '')}"
     settings = {key: value for key, value in config.items() if key not in ("provider", "model")}
     parts = [f'<p class="meta">{_pairs(settings)}</p>'] if settings else []
     if header.get("system"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import errno
 import hashlib
+import json
 import re
 import tracemalloc
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from dsh_actors.cli import transcript_fold
 from dsh_actors.cli.transcript_html import html
-from dsh_actors.core.events import Event, SessionHeader
+from dsh_actors.core.events import Event, Replace, SessionHeader
 from dsh_actors.errors import StorageError
 from tests.cli.transcript_sample import HEADER, Element, LogBuilder, Page, asked, page_of, price_of, rich_log
 
@@ -243,7 +244,7 @@ def test_calls_with_the_same_id_get_their_own_results() -> None:
 
 def test_a_result_without_its_call_and_a_shortened_one_are_shown() -> None:
     log = LogBuilder().open_turn().open_step().result("lost", "found")
-    log.result("lost", "fo", op=transcript_fold.Replace(2, 2)).close_step().close_turn()
+    log.result("lost", "fo", op=Replace(2, 2)).close_step().close_turn()
     main = page_of(log.events).one("main")
     assert "found" in main.text and "shortened for the model" in main.one(css="note-line").text
 
@@ -353,8 +354,6 @@ def test_hostile_text_anywhere_stays_text(keep: frozenset[str]) -> None:
 
 
 def test_hostile_arguments_stay_text() -> None:
-    import json
-
     log = LogBuilder().open_turn().open_step()
     log.reply(asked("c", HOSTILE, json.dumps({HOSTILE: HOSTILE, "path": HOSTILE, "more": [{HOSTILE: 1}]})))
     assert_sound("".join(html(HEADER, log.close_step().close_turn().events, price_of=price_of)))

@@ -82,7 +82,11 @@ class LogBuilder:
         return self.add("tool/call", self.place | {"callId": call_id, "name": name, "arguments": arguments})
 
     def result(self, call_id: str, text: str, op: Any = "append", **more: Any) -> LogBuilder:
-        block = {"type": "tool-result", "toolCallId": call_id, "content": [{"type": "text", "text": text}]}
+        block: dict[str, Any] = {
+            "type": "tool-result",
+            "toolCallId": call_id,
+            "content": [{"type": "text", "text": text}],
+        }
         if "error" in more or "denied" in (more.get("meta") or {}):
             block["isError"] = True
         source = {"kind": "tool", "callId": call_id}

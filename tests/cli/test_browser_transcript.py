@@ -141,6 +141,12 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 UNFOLD = "document.querySelectorAll('details').forEach(d => d.open = true);"
 WIDTH = UNFOLD + "return Math.max(document.documentElement.scrollWidth, innerWidth)"
+# A step is clipped at its edges, so what is too wide in it does not widen the page.
+CLIPPED = (
+    "return [...document.querySelectorAll('body *')].filter(e => e.clientWidth && !e.closest('.wide, .sr')"
+    " && getComputedStyle(e).overflowX === 'visible' && e.scrollWidth > e.clientWidth + 1)"
+    ".map(e => e.tagName + '.' + e.className)"
+)
 SHOWN = (
     "return [...document.querySelectorAll('main .unit')]"
     ".filter(u => u.getClientRects().length).map(u => u.textContent)"
@@ -157,6 +163,7 @@ def test_a_page_fits_its_window_and_no_text_of_the_log_acts(
         return
     browser.open(pages[name].as_uri())
     assert browser.run(WIDTH) == browser.width
+    assert browser.run(CLIPPED) == []
     assert browser.run("return document.querySelectorAll('img, b b, script + script').length") == 0
     assert browser.complaints == []
 

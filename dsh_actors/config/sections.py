@@ -35,6 +35,9 @@ class ToolsConfig:
 
 @dataclass(frozen=True, slots=True)
 class SessionConfig:
+    """``backend`` is segments or sqlite."""
+
+    backend: str
     write_window_ms: int
 
 

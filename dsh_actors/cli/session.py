@@ -5,13 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import islice
 
 import click
 
 from dsh_actors.cli.options import working_directory
 from dsh_actors.cli.render import json_line, write_atomically
-from dsh_actors.cli.stored import open_storage
+from dsh_actors.cli.stored import listings, open_storage
 from dsh_actors.cli.transcript import markdown
 from dsh_actors.config import load_config
 from dsh_actors.core.ids import SessionId
@@ -38,7 +37,7 @@ def _write(data: bytes) -> None:
 def ls(limit: int | None, here: bool, as_json: bool) -> int:
     """List sessions, the newest first."""
     cwd = working_directory(None) if here else None
-    for listing in islice(_storage().list(cwd), limit):
+    for listing in listings(load_config(cwd=working_directory(None)), cwd, limit):
         if as_json:
             _write(json_line(_as_json(listing)))
         else:

@@ -99,10 +99,10 @@ class SqliteStorage:
         """Newest first; each session is read when it is asked for."""
         return (self.listing(row) for row in self.changed(cwd))
 
-    def changed(self, cwd: str | None = None) -> Sequence[rows.SessionRow]:
-        """All sessions, or those of ``cwd``, newest first."""
+    def changed(self, cwd: str | None = None, limit: int | None = None) -> Sequence[rows.SessionRow]:
+        """All sessions, or those of ``cwd``, newest first, at most ``limit``."""
         with self._file.reading() as database:
-            return [] if database is None else rows.newest_rows(database, cwd)
+            return [] if database is None else rows.newest_rows(database, cwd, limit)
 
     def row(self, session_id: SessionId) -> rows.SessionRow:
         """Raises `SessionNotFound`."""

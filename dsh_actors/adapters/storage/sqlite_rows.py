@@ -146,10 +146,11 @@ def _session_row(row: tuple[Any, ...]) -> SessionRow:
     return found
 
 
-def newest_rows(database: sqlite3.Connection, cwd: str | None) -> list[SessionRow]:
-    """All sessions, or those of ``cwd``, the last changed first."""
-    where, values = ("", ()) if cwd is None else (" WHERE cwd = ?", (cwd,))
-    query = f"SELECT {_COLUMNS} FROM sessions{where} ORDER BY updated DESC, name DESC"
+def newest_rows(database: sqlite3.Connection, cwd: str | None, limit: int | None) -> list[SessionRow]:
+    """All sessions, or those of ``cwd``, the last changed first, at most ``limit``."""
+    where = "" if cwd is None else " WHERE cwd = ?"
+    query = f"SELECT {_COLUMNS} FROM sessions{where} ORDER BY updated DESC, name DESC LIMIT ?"
+    values = (-1 if limit is None else limit,) if cwd is None else (cwd, -1 if limit is None else limit)
     return [_session_row(row) for row in database.execute(query, values)]
 
 

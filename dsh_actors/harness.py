@@ -342,15 +342,6 @@ class Harness:
         def approvals(generation: int, parent: Ref[Any]) -> ApprovalsActor:
             return ApprovalsActor(name="approvals", parent=parent, generation=generation)
 
-        def projector(generation: int, parent: Ref[Any]) -> ProjectorActor:
-            return ProjectorActor(
-                name="projector",
-                parent=parent,
-                generation=generation,
-                home=self._projector,
-                project=self._project,
-            )
-
         workers: dict[str, tuple[Address, WorkerSpec]] = {
             "session_store": (self._store, store),
             "model_gateway": (self._gateway, gateway),
@@ -358,8 +349,14 @@ class Harness:
             "approvals": (self._approvals, approvals),
         }
         if self.storage is not self.memory:
-            workers["projector"] = (self._projector, projector)
+            workers["projector"] = (self._projector, self._start_projector)
         return workers
+
+    def _start_projector(self, generation: int, parent: Ref[Any]) -> ProjectorActor:
+        home = self._projector
+        return ProjectorActor(
+            name="projector", parent=parent, generation=generation, home=home, project=self._project
+        )
 
 
 def open_storage(config: Config, clock: Clock | None = None) -> SessionStorage:

@@ -462,3 +462,26 @@ def test_of_two_storages_that_want_the_same_new_id_the_second_is_told(
     with pytest.raises(SessionExists):
         second.append(turn(0))
     assert list(storage.read(S1)) == turn(0)
+
+
+def test_a_flipped_bit_is_harmless_or_refused_but_never_read_as_something_else(
+    storage: SqliteStorage, path: str, long_form: bool
+) -> None:
+    events = [*turn(0), *notes(9, 1, "x" * 900)]
+    stored(storage, events)
+    whole = Path(path).read_bytes()
+    outcomes = set()
+    for position in range(0, len(whole), 1 if long_form else 101):
+        flipped = bytearray(whole)
+        flipped[position] ^= 1 << position % 8
+        Path(path).write_bytes(flipped)
+        for leftover in (f"{path}-wal", f"{path}-shm", f"{path}-journal"):
+            Path(leftover).unlink(missing_ok=True)
+        try:
+            found = list(SqliteStorage(path, OWNER, Ticking()).read(S1))
+        except HarnessError as error:
+            outcomes.add(type(error).__name__)
+            continue
+        assert found == events, position
+        outcomes.add("right")
+    assert {"right", "SessionCorrupt"} <= outcomes

@@ -18,9 +18,7 @@ __all__ = ["DiskStorage", "open_disk_storage", "open_index"]
 DiskStorage: TypeAlias = "SegmentStorage | SqliteStorage"
 
 
-def open_disk_storage(
-    home: str, backend: str, owner: str, clock_ms: Callable[[], int]
-) -> DiskStorage:
+def open_disk_storage(home: str, backend: str, owner: str, clock_ms: Callable[[], int]) -> DiskStorage:
     """The sessions kept in ``home``; ``backend`` is segments or sqlite. Creates nothing."""
     if backend == "sqlite":
         # Only those who chose it pay for the library.

@@ -51,7 +51,6 @@ class SessionIndex:
         index = self._file.open()
         shown = self._shown(places, cwd, index)
         try:
-
             yield from islice(shown, limit)
             if index is not None and cwd is None and limit is None:
                 _forget_others(index, {place.key for place in places})

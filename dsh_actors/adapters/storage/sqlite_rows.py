@@ -201,9 +201,7 @@ def batch_lines(
         raise _damage(path, row, due, f"the events should end at {row.next_seq}")
 
 
-def stored_events(
-    database: sqlite3.Connection, row: SessionRow, from_seq: int, path: str
-) -> Iterator[Event]:
+def stored_events(database: sqlite3.Connection, row: SessionRow, from_seq: int, path: str) -> Iterator[Event]:
     """The events from ``from_seq`` on. Raises `SessionCorrupt` with the place, `SessionUnsupported`."""
     for first_seq, lines in batch_lines(database, row, from_seq, path):
         due = first_seq

@@ -122,7 +122,7 @@ class OpenIndex:
             self._database = connect(path, BUSY_S)
             self._database.execute("PRAGMA synchronous = NORMAL")
             self.is_damaged = not _is_ready(self._database)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             self._note(error)
             return False
         except (SessionError, OSError):
@@ -143,7 +143,7 @@ class OpenIndex:
             return []
         try:
             return self._database.execute(query, values).fetchall()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             self._note(error)
             return []
 
@@ -161,14 +161,17 @@ class OpenIndex:
                 if database.in_transaction:
                     database.execute("ROLLBACK")
                 raise
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             self._note(error)
             return False
         except UnicodeEncodeError:
             return False  # a name that is no text
         return True
 
-    def _note(self, error: sqlite3.Error) -> None:
+    def _note(self, error: Exception) -> None:
+        if isinstance(error, UnicodeDecodeError):
+            self.is_damaged = True  # the library's message quotes a name that is no text
+            return
         # Without a code it is the Python module that refuses: values, not the file, are wrong then.
         code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_BUSY)
         self.is_damaged = self.is_damaged or code & 0xFF not in _HARMLESS

@@ -101,6 +101,9 @@ class SqliteFile:
             yield
         except sqlite3.Error as error:
             raise database_error(error, action, self.path) from error
+        except UnicodeDecodeError as error:
+            # The library quotes damaged names in its messages, and Python cannot read those.
+            raise SessionCorrupt(f"{self.path} is damaged: its schema is no text") from error
 
     def _take(self, *, is_new: bool) -> sqlite3.Connection | None:
         try:

@@ -7,6 +7,7 @@ whether a row still holds, so a missing, stale or busy index costs time and noth
 from __future__ import annotations
 
 import sqlite3
+import zlib
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -28,7 +29,6 @@ _KEPT = frozenset({"ok", "interrupted", "empty"})
 """What is damaged or not understood is looked at each time: it may be put right behind our back."""
 
 _LISTING = "id, cwd, title, created, updated, turns, status"
-_TYPES = (str, str | None, str | None, int, int, int, str)
 _TOTALS = tuple(Counters.__slots__)
 
 _Row = tuple[str, str, SessionListing]
@@ -142,13 +142,17 @@ class SessionIndex:
 def _known(index: OpenIndex, places: Sequence[Place]) -> dict[str, tuple[str, SessionListing]]:
     marks = ",".join("?" * len(places))
     rows = index.fetch(
-        f"SELECT key, revision, {_LISTING} FROM sessions WHERE key IN ({marks})",
+        f"SELECT key, revision, {_LISTING}, crc FROM sessions WHERE key IN ({marks})",
         [place.key for place in places],
     )
-    if not all(isinstance(v, t) for row in rows for v, t in zip(row[2:], _TYPES, strict=True)):
-        index.is_damaged = True
+    if any(_crc(row[:-1]) != row[-1] for row in rows):
+        index.is_damaged = True  # SQLite does not notice a flipped bit
         return {}
-    return {key: (revision, SessionListing(*listing)) for key, revision, *listing in rows}
+    return {key: (revision, SessionListing(*listing)) for key, revision, *listing, _crc in rows}
+
+
+def _crc(values: Sequence[object]) -> int:
+    return zlib.crc32(repr(tuple(values)).encode())
 
 
 def _remember(index: OpenIndex, rows: Sequence[_Row]) -> bool:
@@ -156,10 +160,11 @@ def _remember(index: OpenIndex, rows: Sequence[_Row]) -> bool:
         (key, revision, one.id, one.cwd, one.title, one.created, one.updated, one.turns, one.status)
         for key, revision, one in rows
     ]
-    insert = f"INSERT OR REPLACE INTO sessions (key, revision, {_LISTING}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    columns = f"key, revision, {_LISTING}, crc"
+    insert = f"INSERT OR REPLACE INTO sessions ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
     def remember(database: sqlite3.Connection) -> None:
-        database.executemany(insert, values)
+        database.executemany(insert, [(*row, _crc(row)) for row in values])
 
     return index.write(remember)
 

@@ -25,7 +25,7 @@ LAYOUT = Layout(
     statements=(
         "CREATE TABLE sessions (key TEXT PRIMARY KEY, revision TEXT NOT NULL, id TEXT NOT NULL, cwd TEXT,"
         " title TEXT, created INTEGER NOT NULL, updated INTEGER NOT NULL, turns INTEGER NOT NULL,"
-        " status TEXT NOT NULL) STRICT",
+        " status TEXT NOT NULL, crc INTEGER NOT NULL) STRICT",
         "CREATE TABLE projections (key TEXT PRIMARY KEY, identity TEXT NOT NULL, next_seq INTEGER NOT NULL,"
         " fold TEXT NOT NULL, turns INTEGER NOT NULL, steps INTEGER NOT NULL, tool_calls INTEGER NOT NULL,"
         " retries INTEGER NOT NULL, input INTEGER NOT NULL, output INTEGER NOT NULL,"

@@ -193,6 +193,7 @@ SPOILS = {
     "foreign": _altered("PRAGMA application_id = 7"),
     "newer": _altered("PRAGMA user_version = 99"),
     "without its table": _altered("DROP TABLE sessions"),
+    "with a changed row": _altered("UPDATE sessions SET turns = 7 WHERE id = 'a'"),
     "with another table": _altered("DROP TABLE sessions", "CREATE TABLE sessions (key)"),
 }
 

@@ -1,4 +1,4 @@
-"""`python -m tests.bench [steps|growth|startup|many]…`: run the benchmarks and print a table.
+"""`python -m tests.bench [steps|growth|startup|many|listing]…`: run the benchmarks and print a table.
 
 Run it on a quiet machine. The limits are those of the project, ratios where a ratio is promised.
 """
@@ -10,10 +10,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.bench.listing import Listing
 from tests.bench.measure import Bench
 from tests.model_server import ModelServer
 
-NAMES = ("steps", "growth", "startup", "many")
+NAMES = ("steps", "growth", "startup", "many", "listing")
 
 Row = tuple[str, str, str, float, float]
 
@@ -34,6 +35,12 @@ def rows(bench: Bench, names: list[str]) -> Iterator[Row]:
         many = bench.many()
         title = f"{many.agents} agents at once, {many.lost} lost"
         yield title, f"{many.at_once_s:.2f} s", f"in turn {many.in_turn_s:.2f} s", many.ratio, 1.5
+    if "listing" in names:
+        listing = Listing.measure(bench.cwd)
+        title = f"the newest 20 of {listing.sessions} sessions"
+        yield title, f"{listing.ours_ms:.0f} ms", f"scan {listing.bare_ms:.0f} ms", listing.ratio, 1.5
+        program_ms = listing.program_ms
+        yield "the program `dsh session ls -n 20`", f"{program_ms:.0f} ms", "", program_ms, 300
 
 
 def main() -> int:

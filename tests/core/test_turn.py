@@ -733,3 +733,23 @@ def test_storage_that_breaks_while_idle_is_told():
     driver = MachineDriver()
     driver.send(io.StorageBroken(Failure("disk full", "STORAGE_FULL")))
     assert [n.payload["error"]["code"] for n in driver.notices] == ["STORAGE_FULL"]
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 50_000])
+def test_arguments_nested_without_end_are_an_error_result_and_the_log_folds_again(text):
+    driver = MachineDriver()
+    driver.deliver("hello")
+    driver.reply(*call_chunks(("bash", text)))
+    driver.run_tool("Error: the arguments are not valid JSON", is_error=True)
+    driver.reply(*text_chunks("ok"))
+    assert MachineDriver(log=driver.log).machine.state.fingerprint() == driver.machine.state.fingerprint()
+
+
+def test_what_one_reply_repeats_counts_once():
+    driver = MachineDriver()
+    driver.deliver("hello")
+    driver.reply(*call_chunks(*[("ls", "{}")] * 8))
+    for _ in range(8):
+        driver.run_tool("the same")
+    driver.reply(*text_chunks("ok"))
+    assert driver.ends() == [{"kind": "completed"}]

@@ -15,17 +15,17 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import zstandard
+from gevent.threadpool import ThreadPool
 
 from dsh_actors.adapters.storage.frames import compress_frame
 from dsh_actors.adapters.storage.storage import SegmentStorage, SegmentWriter
 from dsh_actors.core.codec import encode_batch
-from dsh_actors.core.events import Event, SessionHeader
+from dsh_actors.core.events import Event, Replace, SessionHeader
 from dsh_actors.core.ids import SessionId
 from dsh_actors.core.state import SessionState
 from dsh_actors.ports import Checkpoint
@@ -34,6 +34,8 @@ __all__ = ["Append", "Many", "Opening", "Size", "append", "many", "opening", "si
 
 CHUNKS = 80
 STEPS_A_TURN = 5
+TURNS_A_WINDOW = 60
+POOL = 16
 S1 = SessionId("s1")
 
 
@@ -92,10 +94,13 @@ class Many:
 
 
 def steps(count: int) -> Iterator[list[Event]]:
-    """Steps of a made-up session: an answer in 80 deltas and its message, turns of 5 steps."""
+    """Steps of a made-up session: an answer in 80 deltas and its message, turns of 5 steps.
+
+    Every 300 steps, some 40,000 tokens, the surface is compacted to one message, as windows are finite.
+    """
     rand = random.Random(7)
     words = ["".join(rand.choices("etaoinshrdlucmfwyp", k=rand.randint(2, 9))) + " " for _ in range(3000)]
-    seq, now = 0, 1_700_000_000_000
+    seq, now, surface = 0, 1_700_000_000_000, list[int]()
     for number in range(count):
         turn, step = number // STEPS_A_TURN + 1, number % STEPS_A_TURN + 1
         texts = rand.choices(words, k=CHUNKS)
@@ -118,7 +123,15 @@ def steps(count: int) -> Iterator[list[Event]]:
         for kind, data in made:
             now += rand.randint(5, 40)
             op = "append" if kind in ("user/message", "assistant/message") else None
+            surface += [seq] if op else []
             events.append(Event(kind, seq, now, data, op))
+            seq += 1
+        if step == STEPS_A_TURN and turn % TURNS_A_WINDOW == 0:
+            block = {"type": "text", "text": "What was said until now, in short."}
+            summary = {"id": f"c{turn}", "role": "user", "content": [block], "source": {"kind": "user"}}
+            everything = Replace(surface[0], surface[-1])
+            events.append(Event("user/message", seq, now, summary, everything, tuple(surface)))
+            surface = [seq]
             seq += 1
         yield events
 
@@ -175,7 +188,8 @@ def many(root: Path, sessions: int = 100, rounds: int = 4, repeats: int = 3) -> 
     """All sessions flush a step at the same time, round after round; the best of some repeats."""
     batches = list(steps(rounds + 1))
     ours, plain = [], []
-    with ThreadPoolExecutor(16) as pool:
+    pool = ThreadPool(POOL)
+    try:
         for repeat in range(repeats):
             storage = _storage(root / str(repeat))
             names = [SessionId(f"s{number}") for number in range(sessions)]
@@ -186,13 +200,15 @@ def many(root: Path, sessions: int = 100, rounds: int = 4, repeats: int = 3) -> 
             for writer, file in zip(writers, files, strict=True):
                 writer.close()
                 os.close(file)
+    finally:
+        pool.kill()
     return Many(sessions, sessions * rounds / min(ours), sessions * rounds / min(plain))
 
 
-def _rounds(pool: Executor, writers: Sequence[SegmentWriter], batches: Sequence[list[Event]]) -> None:
+def _rounds(pool: ThreadPool, writers: Sequence[SegmentWriter], batches: Sequence[list[Event]]) -> None:
     for batch in batches:
-        for done in [pool.submit(writer.append, batch) for writer in writers]:
-            done.result()
+        for done in [pool.spawn(writer.append, batch) for writer in writers]:
+            done.get()
 
 
 def _plain_rounds(files: Sequence[int], batches: Sequence[list[Event]]) -> None:
@@ -231,7 +247,7 @@ def _open(storage: SegmentStorage, end: int) -> None:
     assert checkpoint is not None
     state = SessionState(writer.header, next_seq=checkpoint.next_seq)
     for row in checkpoint.state["surface"]:
-        state.surface.apply(Event.from_json(row))
+        state.surface.apply(replace(Event.from_json(row), surface_op="append", source_event_seqs=None))
     for event in writer.replay(checkpoint.next_seq):
         state.apply(event)
     assert state.next_seq == writer.next_seq == end

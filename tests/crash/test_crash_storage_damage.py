@@ -69,7 +69,11 @@ def test_no_flipped_bit_of_a_session_makes_it_open_wrong(tmp_path: Path, long_fo
             path.write_bytes(flipped)
             result = outcome(tmp_path, directory / "log")
             counts[result] += 1
-            assert (result == "right") == (path.parent.name == "checkpoints"), (path.name, bit)
+            if path.parent.name == "checkpoints":
+                assert result == "right", (path.name, bit)
+            elif result == "right":
+                # The format has one bit in a frame's header that means nothing.
+                assert whole[bit // 8 - 4 : bit // 8] == b"\x28\xb5\x2f\xfd" and bit % 8 == 4
         path.write_bytes(whole)
     assert min(counts.values()) > 20
 

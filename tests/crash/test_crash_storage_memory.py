@@ -18,7 +18,7 @@ writer = SegmentStorage(root, "o", lambda: 0).create(SessionHeader("s1", 0, "/sr
 for number in range(mebibytes * 4):
     first = number * 8
     # Most of a log repeats itself; a frame of it can decode to a hundred times its size.
-    texts = [f"line {first + i} of a long and repetitive output\\n" * 700 for i in range(8)]
+    texts = [f"line {first + i} of a long and repetitive output\\n" * 900 for i in range(8)]
     writer.append([Event("run/note", first + i, 0, {"text": t}, ignorable=True) for i, t in enumerate(texts)])
 writer.save_checkpoint(Checkpoint(writer.next_seq - 100, {}))
 writer.compact()

@@ -111,7 +111,7 @@ def test_a_reader_beside_failing_and_rewriting_writes_sees_no_damage(tmp_path: P
     assert troubled.stdout is not None
     known = 1
     try:
-        for _ in range(200 if long_form else 12):
+        for _ in range(40 if long_form else 12):
             known = int(troubled.stdout.readline())
             from_seq = max(1, known - 100)
             seen = [(event.seq, int(event.data["text"].split()[0])) for event in storage.read(S1, from_seq)]

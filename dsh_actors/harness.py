@@ -18,13 +18,14 @@ from dsh_actors.actors.address import Address
 from dsh_actors.actors.approvals import ApprovalsActor
 from dsh_actors.actors.lifecycle import AgentEntry, Lifecycle
 from dsh_actors.actors.model_gateway import GatewayState, ModelGatewayActor
+from dsh_actors.actors.projector import ProjectorActor, watch_sessions
 from dsh_actors.actors.session_store import SessionStoreActor
 from dsh_actors.actors.store_books import StoreBooks
 from dsh_actors.actors.supervisor import SupervisorActor, WorkerSpec
 from dsh_actors.actors.tool_pool import ToolPoolActor
 from dsh_actors.actors.wiring import Wiring
+from dsh_actors.adapters.storage.backend import open_disk_storage, open_index
 from dsh_actors.adapters.storage.memory import MemoryStorage
-from dsh_actors.adapters.storage.storage import SegmentStorage
 from dsh_actors.adapters.tools.registry import builtin_tools
 from dsh_actors.assembly import AgentAssembly
 from dsh_actors.config import Config, prepare_home
@@ -50,6 +51,8 @@ from dsh_actors.sessions import PreparedSession, SessionView, StoredSessions
 __all__ = ["AgentHandle", "AgentRef", "Harness"]
 
 MAX_TOOL_CALLS_AT_ONCE = 64
+INDEX_TIMEOUT_S = 1.0
+"""How long closing waits for the index, which can do without."""
 
 
 class Harness:
@@ -83,12 +86,14 @@ class Harness:
         # Carried by every child, so that whatever escapes its group is still found.
         self.processes = Processes(f"dsh-{os.getpid()}-{secrets.token_hex(4)}")
         self._assembly = AgentAssembly(config, self.clock, self.scope, self.providers, self.processes)
-        self._store, self._gateway, self._pool, self._approvals = (
-            Address(name) for name in ("session_store", "model_gateway", "tool_pool", "approvals")
+        self._store, self._gateway, self._pool, self._approvals, self._projector = (
+            Address(name)
+            for name in ("session_store", "model_gateway", "tool_pool", "approvals", "projector")
         )
         self._agents: dict[SessionId, AgentEntry] = {}
         self._books = StoreBooks()
         self._lifecycle = self._wire()
+        watch_sessions(self.scope, self._projector)
         self._supervisor = self._start()
         self._sessions = StoredSessions(self.storage, self._store, self._supervisor)
         self._closed = False
@@ -199,6 +204,7 @@ class Harness:
         self._closed = True
         try:
             self._dispose_all(timeout_s)
+            self._settle_index(min(timeout_s, INDEX_TIMEOUT_S))
         finally:
             self.processes.close()
             for ref in (self._supervisor, *self._worker_refs()):
@@ -218,6 +224,18 @@ class Harness:
             for entry in tuple(self._agents.values()):
                 _contained(partial(self._lifecycle.drain, entry, timeout_s))
             self._agents.clear()
+
+    def _settle_index(self, timeout_s: float) -> None:
+        if self._projector.ref is None:
+            return
+        try:
+            self._projector.ask(p.SettleIndex(), timeout=timeout_s)
+        except ActorGone:
+            return  # the index stays stale, which those who read it see
+
+    def _project(self, session_id: SessionId) -> None:
+        """Native: bring the index up to date for one session. Nothing is imported for it before."""
+        open_index(self.config.require_home(), self.storage).project(session_id)
 
     def _check(self, options: AgentOptions) -> None:
         self._scope_above(options.preset)
@@ -242,7 +260,7 @@ class Harness:
         return AgentHandle(entry, self._supervisor, self.config.price)
 
     def _worker_refs(self) -> Iterator[Ref[Any]]:
-        for address in (self._approvals, self._pool, self._gateway, self._store):
+        for address in (self._approvals, self._pool, self._gateway, self._projector, self._store):
             if address.ref is not None:
                 yield address.ref
 
@@ -265,7 +283,11 @@ class Harness:
 
     def _start(self) -> Ref[Any]:
         supervisor = SupervisorActor(
-            name="supervisor", lifecycle=self._lifecycle, workers=self._workers(), agents=self._agents
+            name="supervisor",
+            lifecycle=self._lifecycle,
+            workers=self._workers(),
+            agents=self._agents,
+            dispensable=frozenset({self._projector.name}),
         )
         ref = start_actor(supervisor)
         ref.ask(p.GetAgents(), timeout=ASK_TIMEOUT_S)  # all workers are up after this
@@ -307,12 +329,21 @@ class Harness:
         def approvals(generation: int, parent: Ref[Any]) -> ApprovalsActor:
             return ApprovalsActor(name="approvals", parent=parent, generation=generation)
 
-        return {
+        workers: dict[str, tuple[Address, WorkerSpec]] = {
             "session_store": (self._store, store),
             "model_gateway": (self._gateway, gateway),
             "tool_pool": (self._pool, pool),
             "approvals": (self._approvals, approvals),
         }
+        if self.storage is not self.memory:
+            workers["projector"] = (self._projector, self._start_projector)
+        return workers
+
+    def _start_projector(self, generation: int, parent: Ref[Any]) -> ProjectorActor:
+        home = self._projector
+        return ProjectorActor(
+            name="projector", parent=parent, generation=generation, home=home, project=self._project
+        )
 
 
 def _contained(work: Callable[[], None]) -> None:
@@ -325,15 +356,7 @@ def _contained(work: Callable[[], None]) -> None:
 
 def open_storage(config: Config, clock: Clock | None = None) -> SessionStorage:
     """The stored sessions. Raises `ConfigError` where there is no home for them."""
-    root = os.path.join(config.require_home(), "sessions")
-    sizes = config.session
-    return SegmentStorage(
-        root,
-        _owner(),
-        (clock or SystemClock()).now_ms,
-        segment_bytes=sizes.segment_bytes,
-        segment_events=sizes.segment_events,
-    )
+    return open_disk_storage(config.require_home(), config.session, _owner(), (clock or SystemClock()).now_ms)
 
 
 def _owner() -> str:

@@ -140,6 +140,22 @@ class CloseSession:
     checkpoint: Checkpoint | None = None
 
 
+# --- to the projector -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SessionChanged:
+    """The index may be stale for this session. ``is_live``: more is likely to come soon."""
+
+    session_id: SessionId
+    is_live: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SettleIndex:
+    """Replies when every session that is no longer live has been looked at."""
+
+
 # --- to the model gateway ---------------------------------------------------------------------
 
 
@@ -323,6 +339,7 @@ RANKS: Mapping[str, int] = {
     "tool_pool": 2,
     "model_gateway": 2,
     "session_store": 1,
+    "projector": 1,
 }
 """Who stands above whom. Every ask goes to a lower rank."""
 
@@ -360,6 +377,8 @@ RULES: Mapping[type, tuple[Rule, ...]] = {
     CloseSession: (Rule("supervisor", "session_store", "ask"),),
     AppendEvents: (Rule("agent", "session_store", "tell"),),
     FlushSession: (Rule("agent", "session_store", "tell"),),
+    SessionChanged: (Rule("agent", "projector", "tell"), Rule("supervisor", "projector", "tell")),
+    SettleIndex: (Rule("harness", "projector", "ask"),),
     OpenModelStream: (Rule("agent", "model_gateway", "tell"),),
     AbortModelStream: (Rule("agent", "model_gateway", "tell"),),
     RunToolCall: (Rule("agent", "tool_pool", "tell"),),

@@ -84,7 +84,8 @@ class SupervisorActor(BaseActor):
     Sends: replies; to an agent Cancel when it is disposed of and Wake after a crash.
     Waits for: nothing; transactions, and all foreign code, run in tasks that ask downwards.
     Dies when: its own books are wrong. Its agents work on then, without restarts; nothing new can be
-    started, and the harness closes without it. ``agents`` is the harness's for that reason.
+    started, and the harness closes without it: ``agents`` is the harness's. ``dispensable`` workers
+    are done without when they keep failing.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class SupervisorActor(BaseActor):
         lifecycle: Lifecycle,
         workers: Mapping[str, tuple[Address, WorkerSpec]],
         agents: dict[SessionId, AgentEntry],
+        dispensable: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(name=name)
         self._life = lifecycle
@@ -103,6 +105,7 @@ class SupervisorActor(BaseActor):
         self._generations: dict[str, int] = {}
         self._failed: dict[str, str] = {}
         self._agents = agents
+        self._dispensable = dispensable
         self._coming: dict[SessionId, Task] = {}
         self._closing: list[GeventFuture] | None = None
 
@@ -375,7 +378,7 @@ class SupervisorActor(BaseActor):
             return
         reason = f"{name} keeps failing: {error_chain(message.error)}"
         LOGGER.error("%s", reason)
-        if name in self._failed:
+        if name in self._failed or name in self._dispensable:
             self._workers[name][0].give_up(reason)
             return
         # Once more, so that what is under way can be wound down in order; then it is over.

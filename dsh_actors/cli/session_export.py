@@ -34,7 +34,14 @@ def _markdown(header: SessionHeader, events: Iterable[Event], _price_of: PriceOf
         yield piece.encode("utf-8", "backslashreplace")
 
 
-FORMATS: dict[str, Exporter] = {"jsonl": _jsonl, "markdown": _markdown}
+def _html(header: SessionHeader, events: Iterable[Event], price_of: PriceOf) -> Iterator[bytes]:
+    from dsh_actors.cli.transcript_html import html
+
+    for piece in html(header, events, price_of=price_of):
+        yield piece.encode("utf-8", "backslashreplace")
+
+
+FORMATS: dict[str, Exporter] = {"jsonl": _jsonl, "markdown": _markdown, "html": _html}
 
 
 @click.command("export", short_help="Print a session whole, for programs or people.")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
 import click
 
 from dsh_actors.cli.options import working_directory
-from dsh_actors.cli.session_common import as_json_option, storage, time_text, write_json, write_text
+from dsh_actors.cli.session_common import as_json_option, configuration, time_text, write_json, write_text
+from dsh_actors.cli.stored import listings
 from dsh_actors.ports import SessionListing
 
 __all__ = ["COMMAND"]
@@ -20,7 +19,7 @@ __all__ = ["COMMAND"]
 def ls(limit: int | None, here: bool, as_json: bool) -> int:
     """List sessions, the newest first."""
     cwd = working_directory(None) if here else None
-    for listing in islice(storage().list(cwd), limit):
+    for listing in listings(configuration(), cwd, limit):
         if as_json:
             write_json({name: getattr(listing, name) for name in SessionListing.__dataclass_fields__})
         else:

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 
+from dsh_actors.adapters.storage.backend import DiskStorage, open_disk_storage, open_index
 from dsh_actors.adapters.storage.storage import SegmentStorage
 from dsh_actors.config import Config
 from dsh_actors.core.ids import SessionId
 from dsh_actors.errors import SessionBusy, UsageError
+from dsh_actors.ports import SessionListing
 
-__all__ = ["newest_session", "open_storage", "recorded_model"]
+__all__ = ["listings", "newest_session", "open_storage", "recorded_model"]
 
 
-def open_storage(config: Config) -> SegmentStorage:
+def open_storage(config: Config) -> DiskStorage:
     """The sessions on disk, to read from. Raises `ConfigError` where there is no home."""
-    root = os.path.join(config.require_home(), "sessions")
-    return SegmentStorage(root, f"dsh (pid {os.getpid()})", lambda: time.time_ns() // 1_000_000)
+    owner, home = f"dsh (pid {os.getpid()})", config.require_home()
+    return open_disk_storage(home, config.session, owner, lambda: time.time_ns() // 1_000_000)
 
 
-def newest_session(storage: SegmentStorage, cwd: str) -> SessionId:
+def listings(config: Config, cwd: str | None = None, limit: int | None = None) -> Iterator[SessionListing]:
+    """Sessions, or those of ``cwd``, newest first. Rows of the index are used where they still hold."""
+    storage = open_storage(config)
+    return open_index(config.require_home(), storage).listings(cwd, limit)
+
+
+def newest_session(storage: DiskStorage, cwd: str) -> SessionId:
     """The session that ``--continue`` means. Raises `UsageError` or `SessionBusy`."""
     found = storage.newest(cwd, 2)
     if not found:
@@ -27,13 +36,20 @@ def newest_session(storage: SegmentStorage, cwd: str) -> SessionId:
     newest, is_live = found[0]
     if is_live:
         raise SessionBusy(f"--continue: the newest session, {newest}, is in use")
-    ages = [os.stat(storage.path(session)).st_mtime_ns for session, _ in found]
+    ages = [_updated(storage, session) for session, _ in found]
     if len(found) > 1 and ages[0] == ages[1]:
         raise SessionBusy(f"--continue: {newest} and {found[1][0]} are equally new; use --resume ID")
     return newest
 
 
-def recorded_model(storage: SegmentStorage, session: SessionId) -> str | None:
+def _updated(storage: DiskStorage, session: SessionId) -> int:
+    """When the session last changed; only for comparing."""
+    if isinstance(storage, SegmentStorage):
+        return os.stat(storage.path(session)).st_mtime_ns
+    return storage.row(session).updated
+
+
+def recorded_model(storage: DiskStorage, session: SessionId) -> str | None:
     """The model of the session's last request; reads the whole log."""
     model = None
     for event in storage.read(session):

@@ -144,6 +144,15 @@ KEYS: tuple[Key, ...] = (
     Key("model.max_retries", "int", 5, "repeated requests for one step", 0),
     Key("tools.max_parallel", "int", 10, "calls of one agent that run at once", 1),
     Key("tools.output_limit_bytes", "int", 50_000, "output of one call that the model sees", 1_000),
+    Key(
+        "session.backend",
+        "text",
+        "segments",
+        "where sessions are kept: files, or one database",
+        choices=("segments", "sqlite"),
+        # Sessions of a user are in one place, whatever directory they work in.
+        project=False,
+    ),
     Key("session.write_window_ms", "int", 200, "how long events may wait to be written together", 0),
     Key("session.checkpoint_events", "int", 256, "new events before a turn's end saves a checkpoint", 1),
     Key("session.checkpoint_max_events", "int", 4_096, "new events before one is saved within a turn", 1),

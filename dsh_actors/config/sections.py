@@ -35,8 +35,11 @@ class ToolsConfig:
 
 @dataclass(frozen=True, slots=True)
 class SessionConfig:
-    """Checkpoints: after so many events when a turn ends, and after so many within one."""
+    """``backend`` is segments or sqlite. A checkpoint is taken after ``checkpoint_events`` when a turn ends,
+    and after ``checkpoint_max_events`` within one.
+    """
 
+    backend: str
     write_window_ms: int
     checkpoint_events: int
     checkpoint_max_events: int

@@ -24,7 +24,12 @@ class LoopGuard:
 
     def __init__(self) -> None:
         self._recent: deque[bytes] = deque(maxlen=2 * STOP_AT)
+        self._in_step: set[bytes] = set()
         self.count = 0
+
+    def begin_step(self) -> None:
+        """What one reply asks for several times counts once: the model has not seen a result between."""
+        self._in_step.clear()
 
     def reset(self) -> None:
         """A person spoke: what came before is no loop."""
@@ -35,18 +40,25 @@ class LoopGuard:
         if duration_ms > LONG_CALL_MS or name.endswith("_wait"):
             self.count = 0
             return
-        self._recent.append(_fingerprint(name, arguments, result))
+        fingerprint = _fingerprint(name, arguments, result)
+        if fingerprint in self._in_step:
+            return
+        self._in_step.add(fingerprint)
+        self._recent.append(fingerprint)
         self.count = max(self._run(1), (self._run(2) + 1) // 2)
 
     def snapshot(self) -> JsonObject:
         """What it remembers, as JSON."""
-        return {"recent": [fingerprint.hex() for fingerprint in self._recent], "count": self.count}
+        in_step = sorted(fingerprint.hex() for fingerprint in self._in_step)
+        recent = [fingerprint.hex() for fingerprint in self._recent]
+        return {"recent": recent, "inStep": in_step, "count": self.count}
 
     @staticmethod
     def restore(snapshot: JsonObject) -> LoopGuard:
         """The guard of a `snapshot`. Raises `KeyError`, `TypeError` or `ValueError` for another shape."""
         guard = LoopGuard()
         guard._recent.extend(map(bytes.fromhex, snapshot["recent"]))
+        guard._in_step.update(map(bytes.fromhex, snapshot["inStep"]))
         guard.count = snapshot["count"]
         return guard
 
@@ -60,7 +72,7 @@ class LoopGuard:
 
 
 def _fingerprint(name: str, arguments: str, result: JsonObject) -> bytes:
-    with suppress(ValueError):  # unparsable arguments compare as they are
+    with suppress(ValueError, RecursionError):  # unparsable arguments compare as they are
         arguments = json.dumps(json.loads(arguments), sort_keys=True)
     text = json.dumps([name, arguments, result["content"], result.get("isError", False)])
     return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -32,6 +32,7 @@ __all__ = [
     "block_from_json",
     "register_block",
     "register_source",
+    "require_input",
     "source_from_json",
     "text_of",
     "user_message",
@@ -196,6 +197,12 @@ class Message:
 def user_message(message_id: str, text: str, source: Source | None = None) -> Message:
     """A user-role message with one text block."""
     return Message(MessageId(message_id), "user", (TextBlock(text),), source or UserSource())
+
+
+def require_input(message: Message) -> None:
+    """Raises `EventRefused` for what cannot be input: the log would refuse it later, at a worse time."""
+    if message.role != "user" or any(isinstance(b, ToolCallBlock | ToolResultBlock) for b in message.content):
+        raise EventRefused(f"message {message.id!r}: input is a user message without calls or results")
 
 
 def text_of(message: Message) -> str:

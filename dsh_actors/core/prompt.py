@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from dsh_actors.core.messages import Message, PluginSource
 from dsh_actors.core.request import ToolSchema
 from dsh_actors.core.scope import Scope, Section
 from dsh_actors.errors import ConfigError
 
-__all__ = ["PERSONA", "context_snapshot", "system_prompt", "tool_schemas"]
+__all__ = ["NO_CONTEXT", "PERSONA", "context_snapshot", "is_context", "system_prompt", "tool_schemas"]
 
 PERSONA = """\
 You are an agent that works without a person in between: nobody reads along, and nobody answers
@@ -22,6 +23,9 @@ your final answer as text. The answer is all that the caller gets.
 - A refused call stays refused: find another way or say what is missing.
 - When you cannot finish, say plainly what you did, what is left and why.
 - Never claim what you did not check."""
+
+NO_CONTEXT = "There are no facts of the moment any more; the earlier ones no longer hold."
+"""Sent once when the last registered fact has gone."""
 
 _VARIABLE = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
@@ -44,6 +48,11 @@ def context_snapshot(scope: Scope) -> str | None:
     if not texts:
         return None
     return "\n\n".join(["Facts of this moment; they replace earlier ones.", *texts])
+
+
+def is_context(message: Message) -> bool:
+    """Whether a message is a context snapshot."""
+    return isinstance(message.source, PluginSource) and message.source.plugin == "context"
 
 
 def tool_schemas(scope: Scope) -> tuple[ToolSchema, ...]:

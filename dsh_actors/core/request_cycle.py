@@ -39,6 +39,7 @@ class _Attempt:
     assembler: BlockAssembler = field(default_factory=BlockAssembler)
     chunk_seqs: list[int] = field(default_factory=list)
     failure: Failure | None = None
+    billed: bool = False
 
 
 @dataclass(slots=True)
@@ -71,7 +72,9 @@ class RequestCycle:
         self._prepare()
 
     def drop(self) -> None:
-        """Forget the attempt under way."""
+        """Forget the attempt under way. What it used is paid for all the same."""
+        if self._attempt is not None:
+            self._bill(self._attempt)
         self._attempt = None
 
     def _prepare(self) -> None:
@@ -151,12 +154,13 @@ class RequestCycle:
 
     def _on_finish(self, attempt: _Attempt, finish: Finish) -> None:
         if finish.kind in ("error", "aborted"):
-            self._recover(attempt, finish.failure or Failure("the model call failed", "UNKNOWN"))
+            code = "ABORTED" if finish.kind == "aborted" else "UNKNOWN"
+            self._recover(attempt, finish.failure or Failure("the model call failed", code))
             return
         blocks = attempt.assembler.blocks()
         calls = [block for block in blocks if isinstance(block, ToolCallBlock)]
         has_text = any(isinstance(block, TextBlock) and block.text.strip() for block in blocks)
-        if self._turn.env.require_text and finish.kind == "stop" and not calls and not has_text:
+        if self._turn.env.require_text and finish.kind != "max-tokens" and not calls and not has_text:
             self._recover(attempt, Failure("the model's answer has no text", "EMPTY_RESPONSE"))
             return
         self._log_reply(attempt, blocks, attempt.assembler.replay_state())
@@ -188,16 +192,23 @@ class RequestCycle:
         data = {**turn.place, "message": Message(message_id, "assistant", blocks, source).to_json()}
         if usage is not None:
             data["usage"] = usage.to_json()
-            turn.env.watch.spend(turn.env.cost_of(f"{attempt.provider}/{attempt.model}", usage))
         if interrupted:
             data["interrupted"] = True
         turn.emit("assistant/message", data, surface="append", sources=tuple(attempt.chunk_seqs))
-        self._attempt = None
+        self.drop()
+
+    def _bill(self, attempt: _Attempt) -> None:
+        """Count the cost of an attempt once, whatever became of it."""
+        usage, env = attempt.assembler.usage, self._turn.env
+        if usage is not None and not attempt.billed:
+            attempt.billed = True
+            env.watch.spend(env.cost_of(f"{attempt.provider}/{attempt.model}", usage))
 
     # --- failure and retry -------------------------------------------------------------------
 
     def _recover(self, attempt: _Attempt, failure: Failure) -> None:
         attempt.failure = failure
+        self._bill(attempt)
         step, turn = self._step, self._turn.state.last_turn
         of_code = step.retries_by_code.get(failure.code, 0)
         self._turn.start(

@@ -33,6 +33,7 @@ from dsh_actors.core.turn_io import (
     FinaliseTool,
     Flush,
     Flushed,
+    Notify,
     PrepareTool,
     RunTool,
     ToolFinalised,
@@ -92,7 +93,8 @@ class ToolBatch:
         self._next = 0
         self._committed = 0
         self._barrier = False
-        self.abort_cause: JsonObject | None = None
+        self._refusal: JsonObject | None = None
+        self._abort_cause: JsonObject | None = None
         self.concluded = False
 
     @property
@@ -129,29 +131,38 @@ class ToolBatch:
             if self._committed < self._next:
                 slot = self._slots[self._committed]
                 if slot.status is _Status.RAN and slot.result is not None:
+                    if self._abort_cause is not None:
+                        self._commit(slot, slot.result)
+                        continue
                     slot.status, slot.ticket = _Status.FINALISING, self._sink.new_ticket()
                     self._sink.do(FinaliseTool(slot.ticket, slot.index, slot.call, slot.result))
             if not self._start_next():
                 break
-        if self.abort_cause is not None and self._committed == self._next:
-            self._answer_unstarted(self.abort_cause)
+        cause = self._abort_cause or self._refusal
+        if cause is not None and self._committed == self._next:
+            self._answer_unstarted(cause)
 
     def abort(self, cause: JsonObject) -> None:
-        """Start nothing more. Calls that did not reach their body are answered at once."""
-        if self.abort_cause is not None:
+        """Start nothing more and wait for no stage but the bodies that run, which are told to end.
+
+        A call that did not reach its body is answered at once; a result is committed as the tool gave it.
+        """
+        if self._abort_cause is not None:
             return
-        self.abort_cause = cause
+        self._abort_cause = cause
         for slot in self._slots:
-            if slot.ticket is None or slot.status not in _IN_FLIGHT:
+            if slot.ticket is None:
                 continue
             self._sink.do(CancelWork(slot.ticket, cause))
-            if slot.status is not _Status.RUNNING:
+            if slot.status in (_Status.PREPARING, _Status.FLUSHING):
                 self._ran(slot, _not_started(cause))
+            elif slot.status is _Status.FINALISING and slot.result is not None:
+                self._commit(slot, slot.result)
         self.pump()
 
     def _start_next(self) -> bool:
         """Start one call if the barriers, the pool and the policy stage allow it now."""
-        if self.abort_cause is not None or self._next == len(self._slots) or self._barrier:
+        if self._abort_cause or self._refusal or self._next == len(self._slots) or self._barrier:
             return False
         slot = self._slots[self._next]
         open_slots = self._slots[self._committed : self._next]
@@ -162,9 +173,8 @@ class ToolBatch:
             in_flight = sum(s.status in _IN_FLIGHT for s in open_slots)
             if not parallel or in_flight >= self._max_parallel:
                 return False
-        cause = self._admit()
-        if cause is not None:
-            self.abort_cause = cause
+        self._refusal = self._admit()
+        if self._refusal is not None:
             return False
         self._barrier = not parallel
         self._next += 1
@@ -215,6 +225,7 @@ def _log_result(turn: TurnSink, call: Call, call_seq: int, result: ToolResult) -
     if result.meta is not None:
         data["meta"] = result.meta
     turn.emit("tool/result", data, surface="append", sources=(call_seq,))
+    turn.do(Notify("tools/result", {"call": call, "result": result}))
     contexts = result.contexts
     note = turn.env.watch.repeat_note(state.guard, call.name)
     if note is not None:

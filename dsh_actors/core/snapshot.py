@@ -60,7 +60,7 @@ def load(header: SessionHeader, data: JsonObject) -> SessionState:
     """The state that was dumped. Raises `EventRefused` for anything that is no dump of this format."""
     try:
         return _load(header, data)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
         raise EventRefused(f"not a snapshot: {error!r}") from error
 
 

@@ -106,6 +106,7 @@ class SessionState:
             case "step/start":
                 self.open_step = data["step"]
                 self.counters.steps += 1
+                self.guard.begin_step()
             case "step/end":
                 self._settle_usage()
                 self.open_step = None

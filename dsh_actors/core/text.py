@@ -39,14 +39,21 @@ def clean_text(text: str) -> str:
     return _SURROGATES.sub("\ufffd", joined)
 
 
-def clean_json(value: JsonValue) -> JsonValue:
-    """``value`` with `clean_text` applied to every string and key; containers are copied."""
+def clean_json(value: JsonValue, depth: int = 0) -> JsonValue:
+    """``value`` with `clean_text` applied to every string and key; containers are copied.
+
+    Raises `EventRefused` for what is nested deeper than `MAX_DEPTH`.
+    """
     if isinstance(value, str):
         return clean_text(value)
+    if depth > MAX_DEPTH:
+        raise EventRefused(f"nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, dict):
-        return {clean_text(k) if isinstance(k, str) else k: clean_json(v) for k, v in value.items()}
+        return {
+            clean_text(k) if isinstance(k, str) else k: clean_json(v, depth + 1) for k, v in value.items()
+        }
     if isinstance(value, list | tuple):
-        return [clean_json(v) for v in value]
+        return [clean_json(v, depth + 1) for v in value]
     return value
 
 

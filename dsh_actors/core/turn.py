@@ -25,9 +25,11 @@ from dsh_actors.core.messages import (
     Message,
     PluginSource,
     ToolCallBlock,
+    require_input,
     text_of,
     user_message,
 )
+from dsh_actors.core.prompt import NO_CONTEXT, is_context
 from dsh_actors.core.request_cycle import RequestCycle
 from dsh_actors.core.scheduling import ToolBatch
 from dsh_actors.core.state import SessionState
@@ -61,13 +63,9 @@ class TurnMachine:
         self._disposed = False
         self._context: tuple[int, str | None] | None = None
 
-    # --- the one entry -----------------------------------------------------------------------
-
     def advance(self, message: io.Input, now: int) -> io.Transition:
-        """Take one input at ``now`` (ms since the epoch).
-
-        Raises `EventRefused` or `ProtocolError`, with nothing changed, for input that cannot be taken.
-        """
+        """Take one input at ``now`` (ms since the epoch). Raises `EventRefused` or `ProtocolError`, with
+        nothing changed, for input that cannot be taken."""
         self._now = max(now, self.state.last_time)
         self._events, self._effects = [], []
         self._dispatch(message)
@@ -89,7 +87,7 @@ class TurnMachine:
             case io.Record():
                 self.emit(message.type, message.data, ignorable=message.ignorable)
             case io.StorageBroken():
-                self._stop_turn({"kind": "error", "error": message.failure.to_json()})
+                self._storage_broke(message.failure)
             case io.BeginMaintenance():
                 self._begin_maintenance(message.ticket)
             case io.ToolPrepared() | io.ToolRan() | io.ToolFinalised():
@@ -165,6 +163,7 @@ class TurnMachine:
     # --- inbox -------------------------------------------------------------------------------
 
     def _deliver(self, message: io.Deliver) -> None:
+        require_input(message.message)
         # After a cancel, what wakes the agent belongs to a turn of its own.
         late = message.wake and self._ending is not None
         target: Target = "next-turn" if late else message.target
@@ -178,6 +177,8 @@ class TurnMachine:
         found = self.state.inbox.find(edit.message_id)
         if found is None:
             raise ProtocolError(f"message {edit.message_id!r} is not pending", code="NOT_PENDING")
+        if edit.message is not None:
+            require_input(edit.message)
         target, index = found
         old = self.state.inbox.pending(target)[index]
         new = () if edit.message is None else (edit.message,)
@@ -256,10 +257,12 @@ class TurnMachine:
         self._prompt = ready
         messages = self._claimed
         # Context alone starts no step: only a first batch with input carries it.
-        if (messages or self._steps_in_turn) and ready.context not in (None, self._last_context()):
+        last = self._last_context()
+        context = ready.context or (NO_CONTEXT if last is not None else None)
+        if (messages or self._steps_in_turn) and context is not None and context != last:
             source = PluginSource("context", "snapshot")
             message_id = derived_message_id(self.state.header.id, self.state.next_seq)
-            messages = (*messages, user_message(message_id, ready.context or "", source))
+            messages = (*messages, user_message(message_id, context, source))
         turn, step, claimed = self.state.last_turn, self._steps_in_turn + 1, self._claimed
         self.start(
             Phase.DECIDING, lambda ticket: io.AskPreStep(ticket, turn, step, claimed, io.Enter(messages))
@@ -269,7 +272,7 @@ class TurnMachine:
         """The context snapshot on the surface; read back from it after a resume or a replacement."""
         surface = self.state.surface
         if self._context is None or self._context[0] != surface.replace_generation:
-            texts = (text_of(m) for m in reversed(surface.messages()) if _is_context(m))
+            texts = (text_of(m) for m in reversed(surface.messages()) if is_context(m))
             self._context = (surface.replace_generation, next(texts, None))
         return self._context[1]
 
@@ -292,7 +295,7 @@ class TurnMachine:
 
     def log_user_message(self, message: Message) -> None:
         self.emit("user/message", message.to_json(), surface="append")
-        if _is_context(message):
+        if is_context(message):
             self._context = None
 
     def fail(self, failure: Failure) -> None:
@@ -331,8 +334,6 @@ class TurnMachine:
         else:
             self.end_step({"kind": "completed"} if batch.concluded else None)
 
-    # --- the end of a step and of a turn -----------------------------------------------------
-
     def end_step(self, result: JsonObject | None) -> None:
         """Close the step. ``result`` None: its tool results are still owed to the model."""
         self.emit("step/end", self.place)
@@ -365,7 +366,12 @@ class TurnMachine:
         else:
             self._go_idle()
 
-    # --- cancelling --------------------------------------------------------------------------
+    def _storage_broke(self, failure: Failure) -> None:
+        if self.running:
+            self._stop_turn({"kind": "error", "error": failure.to_json()})
+        else:
+            # No turn can say so any more, and what was promised is not on the disk.
+            self.do(io.Notify("agent/error", {"turn": None, "step": None, "error": failure.to_json()}))
 
     def _cancel(self, cause: JsonObject, keep_inbox: bool) -> None:
         self._disposed |= cause["kind"] == "disposed"
@@ -392,7 +398,3 @@ class TurnMachine:
         if self.phase is Phase.STREAMING:
             self._requests.log_interrupted()
         self._end_turn(reason)
-
-
-def _is_context(message: Message) -> bool:
-    return isinstance(message.source, PluginSource) and message.source.plugin == "context"

@@ -105,8 +105,12 @@ class Bench:
         self.actor = SupervisorActor(
             name="supervisor",
             lifecycle=self.life,  # type: ignore[arg-type]  # a double of what is used
-            workers={"worker": (self.worker, lambda generation, parent: ("worker", generation))},
+            workers={
+                "worker": (self.worker, lambda generation, parent: ("worker", generation)),
+                "index": (Address("index"), lambda generation, parent: ("index", generation)),
+            },
             agents={},
+            dispensable=frozenset({"index"}),
         )
         self.actor.started()
         self.started.clear()
@@ -375,3 +379,11 @@ def test_worker_crashes_far_apart_are_forgiven(bench):
         bench.worker_dies()
         bench.life.now += 30.0
     assert bench.ids == [ONE] and bench.jobs == []
+
+
+def test_a_worker_that_nobody_depends_on_is_done_without(bench):
+    bench.live()
+    for generation in range(4):
+        bench.send(Died("index", generation, RuntimeError("boom")))
+    assert bench.ids == [ONE] and bench.jobs == []
+    assert bench.live(SessionId("two")).id == "two"

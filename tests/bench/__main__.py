@@ -1,4 +1,4 @@
-"""`python -m tests.bench [steps|growth|startup|many]…`: run the benchmarks and print a table.
+"""`python -m tests.bench [steps|growth|startup|many|listing|storage]…`: run the benchmarks and print a table.
 
 Run it on a quiet machine. The limits are those of the project, ratios where a ratio is promised.
 """
@@ -8,12 +8,15 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
+from tests.bench import storage
+from tests.bench.listing import Listing
 from tests.bench.measure import Bench
 from tests.model_server import ModelServer
 
-NAMES = ("steps", "growth", "startup", "many")
+NAMES = ("steps", "growth", "startup", "many", "listing", "storage")
 
 Row = tuple[str, str, str, float, float]
 
@@ -34,6 +37,28 @@ def rows(bench: Bench, names: list[str]) -> Iterator[Row]:
         many = bench.many()
         title = f"{many.agents} agents at once, {many.lost} lost"
         yield title, f"{many.at_once_s:.2f} s", f"in turn {many.in_turn_s:.2f} s", many.ratio, 1.5
+    if "listing" in names:
+        listing = Listing.measure(bench.cwd)
+        title = f"the newest 20 of {listing.sessions} sessions"
+        yield title, f"{listing.ours_ms:.0f} ms", f"scan {listing.bare_ms:.0f} ms", listing.ratio, 1.5
+        program_ms = listing.program_ms
+        yield "the program `dsh session ls -n 20`", f"{program_ms:.0f} ms", "", program_ms, 300
+
+
+def storage_rows(root: Path) -> Iterator[Row]:
+    """Shares and ratios of wall time. Where more is better, the figure is the inverse."""
+    size = storage.size(root / "size")
+    yield "a sealed session on disk", f"{size.ours:,} B", f"plain {size.plain:,} B", size.ratio, 0.65
+    opening = storage.opening(root / "opening")
+    compared = f"folding {1000 * opening.folding_s:.0f} ms"
+    ours = f"{1000 * opening.with_checkpoint_s:.1f} ms"
+    yield "opening 100,000 events", ours, compared, 1 / opening.ratio, 0.05
+    append = storage.append(root / "append")
+    compared = f"plain {1e6 * append.plain_s:.0f}, sync {1e6 * append.ready_s:.0f} µs"
+    yield "a durable append of a step", f"{1e6 * append.ours_s:.0f} µs", compared, append.ratio, 1.3
+    many = storage.many(root / "many")
+    compared = f"plain {many.plain:,.0f}/s"
+    yield f"{many.sessions} sessions at once", f"{many.ours:,.0f}/s", compared, 1 / many.ratio, 1.43
 
 
 def main() -> int:
@@ -42,11 +67,14 @@ def main() -> int:
         print(f"unknown benchmark; there are {', '.join(NAMES)}", file=sys.stderr)
         return 2
     within = True
-    print(f"{'CPU of':<34}{'ours':>10}{'compared with':>20}{'figure':>9}{'limit':>8}")
+    print(f"{'cost of':<34}{'ours':>10}{'compared with':>24}{'figure':>9}{'limit':>8}")
     with ModelServer() as server, tempfile.TemporaryDirectory() as root:
-        for title, ours, compared, figure, limit in rows(Bench(server, Path(root)), names):
+        found = rows(Bench(server, Path(root)), names)
+        if "storage" in names:
+            found = chain(found, storage_rows(Path(root)))
+        for title, ours, compared, figure, limit in found:
             within = within and figure <= limit
-            print(f"{title:<34}{ours:>10}{compared:>20}{figure:>9.2f}{limit:>8}", flush=True)
+            print(f"{title:<34}{ours:>10}{compared:>24}{figure:>9.2f}{limit:>8}", flush=True)
     return 0 if within else 1
 
 

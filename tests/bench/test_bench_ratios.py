@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench.listing import Listing
 from tests.bench.measure import Bench
 from tests.model_server import ModelServer
 
@@ -47,3 +48,11 @@ def test_many_agents_at_once_lose_nothing_and_cost_no_more(bench: Bench, long_fo
     many = bench.many(200 if long_form else 100)
     assert many.lost == 0
     assert many.ratio <= 1.5 * SLACK, many
+
+
+def test_listing_the_newest_of_many_costs_little_more_than_looking_at_their_dates(
+    tmp_path: Path, long_form: bool
+) -> None:
+    listing = Listing.measure(tmp_path, 20_000 if long_form else 3_000)
+    # With few sessions the constant part, opening the index, weighs more.
+    assert listing.ratio <= (1.5 if long_form else 2.0) * SLACK, listing

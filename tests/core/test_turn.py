@@ -15,10 +15,12 @@ from dsh_actors.core.chunks import (
     Usage,
     UsageChunk,
 )
-from dsh_actors.core.ids import CallId
+from dsh_actors.core.events import Replace
+from dsh_actors.core.ids import CallId, MessageId
 from dsh_actors.core.limits import LimitWatch
-from dsh_actors.core.messages import text_of, user_message
+from dsh_actors.core.messages import Message, TextBlock, ToolResultBlock, UserSource, text_of, user_message
 from dsh_actors.core.options import Limits
+from dsh_actors.core.prompt import NO_CONTEXT
 from dsh_actors.core.retry import GiveUp, Retry
 from dsh_actors.core.state import Counters
 from dsh_actors.core.turn_env import Environment, Phase
@@ -506,3 +508,248 @@ def test_a_failing_interceptor_ends_the_turn_balanced():
     driver.send(io.WorkFailed(ask.ticket, Failure("boom", "UNKNOWN")))
     assert driver.ends() == [{"kind": "error", "error": {"message": "boom", "code": "UNKNOWN"}}]
     assert [n.kind for n in driver.notices if n.kind == "agent/error"] == ["agent/error"]
+
+
+# --- what may not slip: one assertion for each rule that a small change could break ----------------
+
+
+def aborting(driver: MachineDriver) -> io.RunTool:
+    """A turn that was cancelled, keeping the inbox, while a tool still runs."""
+    driver.deliver("hello")
+    driver.reply(*call_chunks(("write", "{}")))
+    running = driver.take(io.RunTool)
+    driver.send(io.Cancel({"kind": "user"}, keep_inbox=True))
+    return running
+
+
+def end_tool(driver: MachineDriver, running: io.RunTool) -> None:
+    driver.send(io.ToolRan(running.ticket, running.index, io.ToolResult("done")))
+    driver.settle()
+
+
+def test_a_waking_message_after_a_cancel_gets_a_turn_of_its_own():
+    driver = MachineDriver()
+    running = aborting(driver)
+    driver.deliver("late", "next-step")
+    assert [text_of(m) for m in driver.machine.state.inbox.pending("next-turn")] == ["late"]
+    end_tool(driver, running)
+    assert [d["turn"] for d in data(driver, "turn/start")] == [1, 2]
+
+
+def test_a_plain_cancel_drops_what_was_latched():
+    driver = MachineDriver()
+    running = aborting(driver)
+    driver.deliver("late")
+    driver.send(io.Cancel({"kind": "user"}))
+    end_tool(driver, running)
+    assert driver.machine.phase is Phase.IDLE and len(data(driver, "turn/start")) == 1
+
+
+def test_a_latched_wake_whose_message_was_removed_opens_no_turn():
+    driver = MachineDriver()
+    running = aborting(driver)
+    driver.send(io.Deliver(user_message("gone", "late")))
+    driver.send(io.EditInbox("gone"))
+    end_tool(driver, running)
+    assert driver.machine.phase is Phase.IDLE and len(data(driver, "turn/start")) == 1
+
+
+def test_the_end_of_a_turn_asks_for_a_flush():
+    driver = MachineDriver()
+    driver.deliver("hello")
+    driver.settle()
+    stream = driver.take(io.OpenStream)
+    driver.send(io.Chunks(stream.ticket, text_chunks("hi")))
+    stopping = driver.take(io.AskStopping)
+    transition = driver.send(io.StoppingDone(stopping.ticket))
+    assert transition.events[-1].type == "turn/end" and io.Flush(None) in transition.effects
+
+
+def test_facts_that_are_all_gone_are_called_off_once():
+    driver = MachineDriver()
+    texts = []
+    for context in ("noon", None, None):
+        driver.deliver("hello")
+        driver.send(io.PromptReady(driver.take(io.AssemblePrompt).ticket, "system", (), context))
+        driver.reply(*text_chunks("ok"))
+        texts = [d["content"][0]["text"] for d in data(driver, "user/message")]
+    assert [t for t in texts if t != "hello"] == ["noon", NO_CONTEXT]
+
+
+def test_facts_alone_do_not_start_a_turn_whose_input_was_taken_away():
+    driver = MachineDriver()
+    driver.deliver("hello")
+    driver.send(io.PromptReady(driver.take(io.AssemblePrompt).ticket, "system", (), "noon"))
+    ask = driver.take(io.AskPreStep)
+    assert [text_of(m) for m in ask.default.messages] == ["hello", "noon"]
+    assert [text_of(m) for m in ask.claimed] == ["hello"]
+
+
+def test_a_replaced_snapshot_is_sent_again():
+    driver = MachineDriver()
+    driver.deliver("hello")
+    driver.send(io.PromptReady(driver.take(io.AssemblePrompt).ticket, "system", (), "noon"))
+    driver.reply(*text_chunks("ok"))
+    nodes = driver.machine.state.surface.nodes
+    summary = user_message("summary", "what was said").to_json()
+    shadowed = tuple(node.seq for node in nodes)
+    driver.log.append(
+        driver.machine.emit(
+            "user/message", summary, surface=Replace(shadowed[0], shadowed[-1]), sources=shadowed
+        )
+    )
+    driver.deliver("go on")
+    driver.send(io.PromptReady(driver.take(io.AssemblePrompt).ticket, "system", (), "noon"))
+    driver.settle()
+    texts = [text_of(m) for m in driver.take(io.OpenStream).request.messages]
+    assert texts == ["what was said", "go on", "noon"]
+
+
+def test_time_in_the_log_never_goes_back():
+    driver = MachineDriver()
+    driver.deliver("hello")
+    driver.now = 5
+    driver.deliver("more")
+    times = [event.time for event in driver.log]
+    assert times == sorted(times)
+
+
+def test_a_person_who_speaks_after_a_stop_gets_an_answer():
+    driver = MachineDriver()
+    driver.deliver("hello")
+    for index in range(6):
+        driver.reply(*call_chunks(("ls", "{}"), prefix=f"r{index}-"))
+        driver.run_tool("the same")
+    driver.deliver("try something else")
+    driver.reply(*text_chunks("ok"))
+    assert driver.ends()[-1] == {"kind": "completed"}
+
+
+def test_an_effort_that_an_adapter_filled_in_is_not_proposed_again():
+    driver = MachineDriver()
+    for _ in range(2):
+        driver.deliver("hello")
+        driver.send(driver.usual_answer(driver.take(io.AssemblePrompt)))
+        driver.send(driver.usual_answer(driver.take(io.AskPreStep)))
+        ask = driver.take(io.AskRequest)
+        assert ask.proposal.reasoning_effort is None
+        filled = CallConfig("p", "m", reasoning_effort="high")
+        driver.send(io.CallReady(ask.ticket, filled, frozenset({"reasoningEffort"}), 1000))
+        driver.reply(*text_chunks("ok"))
+    assert data(driver, "request/context") == [{"provider": "p", "model": "m", "contextWindow": 1000}]
+
+
+def test_usage_of_an_interrupted_reply_is_kept():
+    driver = MachineDriver()
+    driver.deliver("hello")
+    driver.reply(TextDelta(0, "par"), UsageChunk(Usage(7, 3)))
+    driver.send(io.Cancel({"kind": "user"}))
+    assert data(driver, "assistant/message")[0]["usage"] == {"inputTokens": 7, "outputTokens": 3}
+    assert driver.machine.state.counters.tokens == 10
+
+
+@pytest.mark.parametrize("ending", ["accepted", "empty", "failed", "cancelled"])
+def test_every_attempt_is_paid_for_once(ending):
+    watch = LimitWatch(Limits(), Counters())
+    env = Environment(CallConfig("p", "m"), watch=watch, cost_of=lambda model, usage: usage.total / 10)
+    driver = MachineDriver(env)
+    driver.deliver("hello")
+    usage = UsageChunk(Usage(7, 3))
+    match ending:
+        case "accepted":
+            driver.reply(TextDelta(0, "ok"), usage, Finish("stop"))
+        case "empty":
+            driver.reply(usage, Finish("stop"))
+            driver.send(io.ErrorDecided(driver.take(io.AskRequestError).ticket, GiveUp("empty_response")))
+        case "failed":
+            driver.reply(usage, Finish("error", Failure("gone", "TRANSPORT")))
+            driver.send(io.ErrorDecided(driver.take(io.AskRequestError).ticket, GiveUp("network")))
+        case "cancelled":
+            driver.reply(usage)
+            driver.send(io.Cancel({"kind": "user"}))
+    assert driver.machine.phase is Phase.IDLE and watch.cost == 1.0
+
+
+def test_two_retries_share_an_id_and_count_on_and_keep_the_series():
+    driver = MachineDriver()
+    driver.deliver("hello")
+    driver.reply(*text_chunks("ok"))
+    driver.deliver("fresh")
+    driver.send(driver.usual_answer(driver.take(io.AssemblePrompt)))
+    ask = driver.take(io.AskPreStep)
+    driver.send(io.PreStepDecided(ask.ticket, io.Enter(ask.default.messages, series=True)))
+    seen = []
+    for code in ("TRANSPORT", "SERVER", "SERVER"):
+        driver.reply(Finish("error", Failure("gone", code)))
+        error = driver.take(io.AskRequestError)
+        seen.append((error.retries, error.retries_of_code))
+        driver.send(io.ErrorDecided(error.ticket, Retry(0)))
+    driver.reply(*text_chunks("ok"))
+    assert seen == [(0, 0), (1, 0), (2, 1)]
+    retries = data(driver, "llm/retry")
+    assert [r["retry"] for r in retries] == [1, 2, 3] and len({r["retryId"] for r in retries}) == 1
+    assert [d["reason"] for d in data(driver, "request/header")] == ["initial", "series"]
+    assert not [d for d in data(driver, "user/message") if d["source"]["kind"] == "plugin"]
+
+
+def test_replay_state_goes_into_the_message():
+    driver = MachineDriver()
+    driver.deliver("hello")
+    state = {"response": {"key": "x"}, "blocks": [None]}
+    driver.reply(TextDelta(0, "ok"), Finish("stop", replay_state=state))
+    assert data(driver, "assistant/message")[0]["message"]["source"]["replayState"] == state
+
+
+def test_an_abort_without_a_failure_has_its_code():
+    driver = MachineDriver()
+    driver.deliver("hello")
+    driver.reply(Finish("aborted"))
+    assert driver.take(io.AskRequestError).failure.code == "ABORTED"
+
+
+def test_a_reply_that_promises_calls_and_has_nothing_is_empty():
+    driver = MachineDriver()
+    driver.deliver("hello")
+    driver.reply(Finish("tool-calls"))
+    assert driver.take(io.AskRequestError).failure.code == "EMPTY_RESPONSE"
+
+
+@pytest.mark.parametrize("message", [
+    Message(MessageId("a"), "assistant", (TextBlock("x"),), UserSource()),
+    Message(MessageId("b"), "user", (ToolResultBlock(CallId("c"), (TextBlock("x"),)),), UserSource()),
+])  # fmt: skip
+def test_what_is_no_input_is_refused_before_anything_changes(message):
+    driver = MachineDriver()
+    with pytest.raises(EventRefused):
+        driver.send(io.Deliver(message))
+    assert driver.log == [] and driver.machine.phase is Phase.IDLE
+    driver.send(io.Deliver(user_message("m", "x"), wake=False))
+    with pytest.raises(EventRefused):
+        driver.send(io.EditInbox("m", message))
+    assert len(driver.log) == 1
+
+
+def test_storage_that_breaks_while_idle_is_told():
+    driver = MachineDriver()
+    driver.send(io.StorageBroken(Failure("disk full", "STORAGE_FULL")))
+    assert [n.payload["error"]["code"] for n in driver.notices] == ["STORAGE_FULL"]
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 50_000])
+def test_arguments_nested_without_end_are_an_error_result_and_the_log_folds_again(text):
+    driver = MachineDriver()
+    driver.deliver("hello")
+    driver.reply(*call_chunks(("bash", text)))
+    driver.run_tool("Error: the arguments are not valid JSON", is_error=True)
+    driver.reply(*text_chunks("ok"))
+    assert MachineDriver(log=driver.log).machine.state.fingerprint() == driver.machine.state.fingerprint()
+
+
+def test_what_one_reply_repeats_counts_once():
+    driver = MachineDriver()
+    driver.deliver("hello")
+    driver.reply(*call_chunks(*[("ls", "{}")] * 8))
+    for _ in range(8):
+        driver.run_tool("the same")
+    driver.reply(*text_chunks("ok"))
+    assert driver.ends() == [{"kind": "completed"}]

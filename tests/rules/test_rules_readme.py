@@ -46,7 +46,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     for path in (tools / "dsh", tools / "bin-dsh"):
         path.write_text(program)
         path.chmod(0o755)
-    (project / ".gitignore").write_text("bin\n.gitignore\n*.txt\n*.json\n*.jsonl\npears.md\n")
+    (project / ".gitignore").write_text("bin\n.gitignore\n*.txt\n*.json\n*.jsonl\n*.html\n")
     return {
         "PATH": f"{tools}:{os.environ['PATH']}",
         "HOME": str(root),

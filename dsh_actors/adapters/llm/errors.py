@@ -130,12 +130,18 @@ def body_failure(error: ErrorBody, headers: Mapping[str, str], secret: str | Non
     return Failure(message, code, error.status, None, request_id(headers))
 
 
+_ACCESS_CODES = frozenset(
+    {"invalid_api_key", "incorrect_api_key", "authentication_error", "permission_error", "permission_denied"}
+)
+
+
 def _code(error: ErrorBody, status: int | None, in_stream: bool = False) -> str:
     """The status decides before type and code: some vendors use one code for everything."""
     words, kind = error.words, error.type.lower()
     filtered = "content_filter" in f"{kind} {error.code.lower()}"
     overflow = is_context_overflow(words)
-    if status in (401, 403) or "authentication" in kind or "permission" in kind:
+    is_access = "authentication" in kind or "permission" in kind or error.code.lower() in _ACCESS_CODES
+    if status in (401, 403) or is_access:
         return _access_code(error, status, filtered)
     if status == 402 or "billing" in kind:
         return "QUOTA"

@@ -46,6 +46,8 @@ def code_of(status: int, body: object) -> str:
         (400, error("refused", code="content_filter"), "CONTENT_FILTER"),
         (401, error("insufficient balance"), "AUTH"),
         (401, b"", "AUTH"),
+        (400, {"error": {"message": "bad key", "code": "invalid_api_key"}}, "AUTH"),
+        (400, {"error": {"message": "bad key", "code": "authentication_error"}}, "AUTH"),
         (403, error("your balance is exhausted"), "QUOTA"),
         (403, error("blocked", metadata={"reasons": ["violence"]}), "CONTENT_FILTER"),
         (403, error("not yours", type="permission_error"), "AUTH"),

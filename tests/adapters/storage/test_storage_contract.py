@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dsh_actors.adapters.storage.memory import MemoryStorage
+from dsh_actors.adapters.storage.sqlite import SqliteStorage
 from dsh_actors.adapters.storage.storage import SegmentStorage
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId
@@ -22,15 +23,16 @@ from dsh_actors.errors import (
 from dsh_actors.ports import Checkpoint
 from tests.adapters.storage.samples import OWNER, Ticking, header, notes, turn
 
-Storage = SegmentStorage | MemoryStorage
+Storage = SegmentStorage | SqliteStorage | MemoryStorage
 S1 = SessionId("s1")
 
 
-@pytest.fixture(params=["segments", "small segments", "memory"])
+@pytest.fixture(params=["segments", "small segments", "sqlite", "memory"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     makers: dict[str, Callable[[], Storage]] = {
         "segments": lambda: SegmentStorage(str(tmp_path / "home" / "sessions"), OWNER, Ticking()),
         "small segments": lambda: SegmentStorage(str(tmp_path), OWNER, Ticking(), segment_events=2),
+        "sqlite": lambda: SqliteStorage(str(tmp_path / "home" / "sessions.sqlite3"), OWNER, Ticking()),
         "memory": lambda: MemoryStorage(OWNER, Ticking()),
     }
     return makers[request.param]()

@@ -1,0 +1,267 @@
+"""One SQLite database file: who may use it, what must be in it, and its errors as ours.
+
+Native code. A connection belongs to one thread at a time; several connections may be open at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from dsh_actors.adapters.storage.layout import close_descriptor, fsync_directory, storage_error
+from dsh_actors.errors import (
+    SessionBusy,
+    SessionCorrupt,
+    SessionError,
+    SessionUnsupported,
+    StorageError,
+    StorageFull,
+)
+
+__all__ = ["Layout", "SqliteFile", "connect", "create_file", "database_error", "require_layout"]
+
+_FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE})
+_BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_CORRUPT = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_MAX_IDLE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a database must be: its marks in the file's header, and the statements that made it."""
+
+    application_id: int
+    version: int
+    statements: tuple[str, ...]
+
+
+class SqliteFile:
+    """A database whose loss is not forgiven: every commit is on the disk, damage is reported.
+
+    Connections are kept open while the file is `held`, as closing the last one costs a clean-up.
+    """
+
+    def __init__(self, path: str, layout: Layout, busy_timeout_s: float = 5.0) -> None:
+        self.path = path
+        self._layout = layout
+        self._busy_timeout_s = busy_timeout_s
+        self._idle: list[sqlite3.Connection] = []
+        self._holders = 0
+
+    def hold(self) -> None:
+        """Somebody is going to write now and then; `let_go` undoes it."""
+        self._holders += 1
+
+    def let_go(self) -> None:
+        self._holders -= 1
+        if self._holders == 0:
+            while self._idle:
+                self._idle.pop().close()
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection | None]:
+        """A connection; None while there is no database. Errors leave as `database_error` makes them."""
+        with self._translated("read"):
+            database = self._take(is_new=False)
+            try:
+                yield database
+            except BaseException:
+                _drop(database)
+                raise
+            self._give_back(database)
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction, made durable at the end; nothing of it stays when anything fails."""
+        with self._translated("write"):
+            database = self._take(is_new=True)
+            assert database is not None, "it was created"
+            try:
+                database.execute("BEGIN IMMEDIATE")
+                yield database
+                database.execute("COMMIT")
+            except SessionError:
+                # Refused by us: the connection is sound.
+                database.execute("ROLLBACK")
+                self._give_back(database)
+                raise
+            except BaseException:
+                _drop(database)
+                raise
+            self._give_back(database)
+
+    @contextmanager
+    def _translated(self, action: str) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise database_error(error, action, self.path) from error
+        except UnicodeDecodeError as error:
+            # The library quotes damaged names in its messages, and Python cannot read those.
+            raise SessionCorrupt(f"{self.path} is damaged: its schema is no text") from error
+
+    def _take(self, *, is_new: bool) -> sqlite3.Connection | None:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._open(is_new)
+
+    def _give_back(self, database: sqlite3.Connection | None) -> None:
+        if database is None:
+            return
+        if self._holders and len(self._idle) < _MAX_IDLE:
+            self._idle.append(database)
+        else:
+            database.close()
+
+    def _open(self, is_new: bool) -> sqlite3.Connection | None:
+        if not _require_safe(self.path):
+            if not is_new:
+                return None
+            create_file(self.path)
+        database = connect(self.path, self._busy_timeout_s)
+        try:
+            _require_setting(database, "synchronous", "FULL", 2, self.path)
+            if is_new:
+                _lay_out(database, self._layout, self.path)
+            elif _is_blank(database):
+                # Made by somebody who did not come further.
+                database.close()
+                return None
+            require_layout(database, self._layout, self.path)
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+
+def connect(path: str, busy_timeout_s: float) -> sqlite3.Connection:
+    """Open an existing file, without looking at it yet. Raises `sqlite3.Error`."""
+    database = sqlite3.connect(
+        f"file:{quote(path)}?mode=rw",
+        uri=True,
+        timeout=busy_timeout_s,
+        isolation_level=None,
+        # Which native thread comes next does not matter; they come one after another.
+        check_same_thread=False,
+    )
+    # What is damaged must come as far as the checks that tell so.
+    database.text_factory = lambda raw: raw.decode("utf-8", "replace")
+    try:
+        database.execute("PRAGMA trusted_schema = OFF")
+        database.execute("PRAGMA mmap_size = 0")
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def create_file(path: str) -> None:
+    """An empty file for the user only, unless there is one. Raises `StorageError`."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        close_descriptor(descriptor)
+        fsync_directory(os.path.dirname(path))
+    except OSError as error:
+        raise storage_error(error, "create", path) from error
+
+
+def require_layout(database: sqlite3.Connection, layout: Layout, path: str) -> None:
+    """Raises `SessionUnsupported` for a newer version, `SessionCorrupt` for any other difference."""
+    application = _pragma(database, "application_id")
+    version = _pragma(database, "user_version")
+    if application != layout.application_id:
+        raise SessionCorrupt(f"{path} is another program's database", hint="move it away, or set DSH_HOME")
+    if version > layout.version:
+        message = f"{path} was written by a newer version of dsh (format {version})"
+        raise SessionUnsupported(message, hint="upgrade dsh to read it")
+    query = "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite%' ORDER BY rowid"
+    rows = database.execute(query).fetchall()
+    if version < layout.version or tuple(sql for (sql,) in rows) != layout.statements:
+        raise SessionCorrupt(f"{path} has been altered: its tables are not those of dsh")
+
+
+def database_error(error: sqlite3.Error, action: str, path: str) -> SessionError:
+    """``error`` as one clear line that names the file."""
+    # Errors of the Python module itself, such as a closed connection, have no code.
+    extended: int = getattr(error, "sqlite_errorcode", 0)
+    code = extended & 0xFF
+    if code in _FULL or extended in _FULL:
+        return StorageFull(f"cannot {action} {path}: {error}", hint="make room, then resume the session")
+    if code in _BUSY:
+        return SessionBusy(f"cannot {action} {path}: {error}", hint="another program is using it; try again")
+    if code in _CORRUPT or type(error) is sqlite3.DatabaseError:
+        return SessionCorrupt(
+            f"{path} is damaged: {error}", hint="the file was left as it is; put back a copy of it"
+        )
+    return StorageError(f"cannot {action} {path}: {error}")
+
+
+def _drop(database: sqlite3.Connection | None) -> None:
+    """Close, which takes back an open transaction."""
+    if database is not None:
+        database.close()
+
+
+def _require_safe(path: str) -> bool:
+    """Whether the file is there. Raises `StorageError` where others could change it or put another there."""
+    parent = os.path.dirname(path)
+    try:
+        place = os.stat(parent)
+        file = os.lstat(path)
+    except FileNotFoundError:
+        file = None
+        if not os.path.isdir(parent):
+            return False
+    except OSError as error:
+        raise storage_error(error, "read", path) from error
+    if place.st_uid != os.geteuid() or place.st_mode & 0o022:
+        raise StorageError(
+            f"others may change {parent}, so sessions in a database are not safe there",
+            hint=f"run: chmod go-w {parent}",
+        )
+    if file is None:
+        return False
+    if not stat.S_ISREG(file.st_mode):
+        raise StorageError(f"{path} is no regular file")
+    if file.st_uid != os.geteuid() or file.st_mode & 0o022:
+        raise StorageError(f"others may change {path}", hint=f"run: chmod 600 {path}")
+    return True
+
+
+def _pragma(database: sqlite3.Connection, name: str) -> int:
+    value: int = database.execute(f"PRAGMA {name}").fetchone()[0]
+    return value
+
+
+def _require_setting(database: sqlite3.Connection, name: str, value: str, due: object, path: str) -> None:
+    database.execute(f"PRAGMA {name} = {value}").fetchall()
+    found = database.execute(f"PRAGMA {name}").fetchone()[0]
+    if found != due:
+        raise StorageError(f"{path} does not work with {name} = {value}: it stays {found}")
+
+
+def _is_blank(database: sqlite3.Connection) -> bool:
+    tables: int = database.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    return tables == 0 and _pragma(database, "application_id") == 0 and _pragma(database, "user_version") == 0
+
+
+def _lay_out(database: sqlite3.Connection, layout: Layout, path: str) -> None:
+    """Make a blank database ours, as one transaction; a process that comes second finds it made."""
+    if not _is_blank(database):
+        return
+    # Both are properties of the file. Freed pages go back to the file system when asked.
+    database.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    _require_setting(database, "journal_mode", "WAL", "wal", path)
+    database.execute("BEGIN IMMEDIATE")
+    if _is_blank(database):
+        for statement in layout.statements:
+            database.execute(statement)
+        database.execute(f"PRAGMA application_id = {layout.application_id}")
+        database.execute(f"PRAGMA user_version = {layout.version}")
+    database.execute("COMMIT")

@@ -252,8 +252,9 @@ class Dsh:
         return requests
 
     def session_ids(self) -> list[str]:
-        """The directories of stored sessions."""
-        return sorted(path.parent.name for path in self.home.glob("sessions/*/*/log"))
+        """The directories of stored sessions; what a kill left half-made (``.new-…``) is none."""
+        names = (path.parent.name for path in self.home.glob("sessions/*/*/log"))
+        return sorted(name for name in names if not name.startswith("."))
 
     def stored_text(self) -> str:
         """Everything that is on disk under DSH_HOME, decompressed."""

@@ -155,6 +155,7 @@ class AgentAssembly:
         roots = tuple(os.path.realpath(path) for path in (cwd, *options.add_dirs))
         if options.policy.mode == "all":
             roots = ("/",)
+        protected, secret_files = self._own_places()
         limit = options.limits.tool_timeout_s
         env = self._child_environment(cwd)
 
@@ -170,6 +171,8 @@ class AgentAssembly:
                 output_limit_bytes=self._config.tools.output_limit_bytes,
                 processes=self._processes,
                 wrap=lambda argv, place: self._wrap(options, roots, argv, place),
+                protected=protected,
+                secret_files=secret_files,
             )
 
         return make
@@ -183,10 +186,17 @@ class AgentAssembly:
     def _wrap(
         self, options: AgentOptions, roots: tuple[str, ...], argv: Sequence[str], cwd: str
     ) -> Sequence[str]:
-        if options.sandbox == "off" or (options.policy.mode == "all" and options.sandbox == "auto"):
+        if options.sandbox == "off":
             return argv
         kind = self._probe()
-        return wrap_command(kind, argv, cwd, roots) if kind != "none" else argv
+        return wrap_command(kind, argv, cwd, roots, *self._own_places()) if kind != "none" else argv
+
+    def _own_places(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The directories of the harness that no tool may write, and its files that none may read."""
+        home = self._config.home
+        if home is None:
+            return (), ()
+        return (os.path.realpath(home),), (os.path.realpath(os.path.join(home, "credentials.toml")),)
 
     def _probe(self) -> str:
         if self._probed is None:

@@ -21,6 +21,7 @@ from dsh_actors.core.chunks import CallConfig, Usage
 from dsh_actors.core.ids import CallId
 from dsh_actors.core.limits import LimitWatch
 from dsh_actors.core.options import AgentOptions
+from dsh_actors.core.redaction import Redactor
 from dsh_actors.core.scope import Scope
 from dsh_actors.core.state import SessionState
 from dsh_actors.core.turn_env import Environment
@@ -42,12 +43,14 @@ class AgentAssembly:
         scope: Scope,
         providers: Mapping[str, LlmProvider],
         processes: ProcessRunner,
+        redactor: Redactor,
     ) -> None:
         self._config = config
         self._clock = clock
         self._scope = scope
         self._providers = providers
         self._processes = processes
+        self._redactor = redactor
         self._probed: str | None = None
         self.sandbox = "off"
 
@@ -136,14 +139,18 @@ class AgentAssembly:
             scope.restrict(allow, frozenset(options.deny_tools))
         logged = state.request_header
         if options.system_prompt is not None:
-            scope.section("persona", 0, _literal(options.system_prompt))
+            scope.section("persona", 0, self._literal(options.system_prompt))
         elif logged is not None and logged.system and options.append_system_prompt is None:
             # A session keeps the words it began with: its cached prefix stays valid.
-            scope.section("persona", 0, _literal(logged.system))
+            scope.section("persona", 0, self._literal(logged.system))
         if options.append_system_prompt is not None:
-            scope.section("appended", 10, _literal(options.append_system_prompt))
+            scope.section("appended", 10, self._literal(options.append_system_prompt))
         scope.variable("brace", "{{")
         scope.context("environment", 0, lambda: self._environment(cwd))
+
+    def _literal(self, text: str) -> str:
+        """A person's text as a prompt section: its braces are not variables, its secrets stay out."""
+        return self._redactor.text(text).replace("{{", "{{brace}}")
 
     def _environment(self, cwd: str) -> str:
         day = time.strftime("%Y-%m-%d", time.localtime(self._clock.now_ms() / 1000))
@@ -236,8 +243,3 @@ def _locator(cwd: str, home: str) -> Callable[[str], str]:
         return os.path.realpath(os.path.join(cwd, path))
 
     return locate
-
-
-def _literal(text: str) -> str:
-    """A person's text as a prompt section: its braces are not variables."""
-    return text.replace("{{", "{{brace}}")

@@ -209,6 +209,26 @@ class Target:
             raise ToolError(f"{self.label} is too large to edit (over {max_bytes:,} bytes)", code="TOO_LARGE")
         return data
 
+    def beginning(self, size: int) -> bytes:
+        """The first ``size`` bytes of the present content; none where it cannot be read."""
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            fd = os.open(self.name, flags, dir_fd=self.directory)
+        except (FileNotFoundError, PermissionError):
+            return b""
+        try:
+            return os.read(fd, size)
+        finally:
+            os.close(fd)
+
+    def link_note(self) -> str:
+        """What a result has to say after `replace` about the file's other names."""
+        others = 0 if self.status is None else self.status.st_nlink - 1
+        if others < 1:
+            return ""
+        names = "name" if others == 1 else "names"
+        return f"\n[it had {others} other {names} (hard links), which keep the old content]"
+
     def replace(self, data: bytes) -> None:
         """Put a new file with ``data`` in place, whole or not at all. Mode and owner are kept.
 

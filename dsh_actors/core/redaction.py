@@ -123,7 +123,9 @@ class Redactor:
         data = message.source.to_json()
         clean = self.json(data)
         source = message.source if clean is data else source_from_json(clean)
-        if source is message.source and all(new is old for new, old in zip(content, message.content, strict=True)):
+        if source is message.source and all(
+            new is old for new, old in zip(content, message.content, strict=True)
+        ):
             return message
         return replace(message, content=content, source=source)
 
@@ -253,7 +255,9 @@ class RedactingStream:
 
     def _clean(self, chunk: TextDelta | ReasoningDelta | ToolCallDelta, text: str) -> Chunk:
         name = chunk.name if isinstance(chunk, ToolCallDelta) else None
-        return _with_content(chunk, self._redactor.text(text), None if name is None else self._redactor.text(name))
+        return _with_content(
+            chunk, self._redactor.text(text), None if name is None else self._redactor.text(name)
+        )
 
     def _finish(self, chunk: Finish) -> Finish:
         failure, state = chunk.failure, chunk.replay_state

@@ -58,7 +58,9 @@ def read_process(pid: int, needle: bytes, tags: range = _NO_TAGS) -> Process | N
     if len(fields) < 21 or fields[0] in b"ZX":
         return None
     parent, group, session = map(int, fields[1:4])
-    return Process(pid, parent, group, session, int(fields[19]), _is_marked(pid, needle) or _is_tagged(pid, tags))
+    return Process(
+        pid, parent, group, session, int(fields[19]), _is_marked(pid, needle) or _is_tagged(pid, tags)
+    )
 
 
 def _is_marked(pid: int, needle: bytes) -> bool:

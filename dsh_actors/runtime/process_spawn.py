@@ -94,9 +94,7 @@ def _find_program(name: bytes, cwd: bytes, search: bytes) -> bytes | None:
     return None
 
 
-def spawn_command(
-    path: bytes, arguments: list[bytes], env: Mapping[str, str], output: int, tag: int
-) -> int:
+def spawn_command(path: bytes, arguments: list[bytes], env: Mapping[str, str], output: int, tag: int) -> int:
     """Start a command that carries ``tag``, where the hard limit of this process permits one."""
     before = resource.getrlimit(resource.RLIMIT_RTTIME)
     if before[1] != resource.RLIM_INFINITY:
@@ -128,7 +126,15 @@ def _spawn(path: bytes, arguments: list[bytes], env: Mapping[str, str], output: 
 def spawn_guard(needle: str, tags: range, pipe: int) -> int:
     return _posix_spawn(
         sys.executable,
-        [sys.executable, "-I", "-S", "-E", process_guard.__file__, needle, *map(str, (tags.start, tags.stop))],
+        [
+            sys.executable,
+            "-I",
+            "-S",
+            "-E",
+            process_guard.__file__,
+            needle,
+            *map(str, (tags.start, tags.stop)),
+        ],
         {},
         file_actions=(
             (os.POSIX_SPAWN_DUP2, pipe, 0),

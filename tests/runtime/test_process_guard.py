@@ -88,7 +88,7 @@ def test_no_process_survives_the_kill_of_its_harness(tmp_path: Path) -> None:
         f"nohup bash -c '{hold} sleep 600' >/dev/null 2>&1 & sleep 600",
         # Nothing but the tag says whose these are: no environment, no parent, no common session.
         f"env -i $(type -P setsid) -f $(type -P bash) -c '{hold} $(type -P sleep) 600; true'; sleep 600",
-        f"(env -i $(type -P setsid) $(type -P setsid) -f $(type -P bash) -c '{hold} $(type -P sleep) 600; :')",
+        f"(env -i $(type -P setsid) -f $(type -P bash) -c '{hold} $(type -P sleep) 600; true')",
     ]
     harness = subprocess.Popen(
         [sys.executable, "-c", _HARNESS, f"killed-{os.getpid()}", *scripts], stdout=subprocess.PIPE

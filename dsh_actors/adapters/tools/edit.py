@@ -146,7 +146,7 @@ class _Edit:
         # Where the old text has such characters too, it was found, so there the file is UTF-8.
         if not self.new.isascii() and self.old.isascii() and not is_utf8(self.data):
             raise ToolError(
-                f"{self.label} is not UTF-8 (latin-1, GBK or the like), so new may hold ASCII only; convert the "
+                f"{self.label} is not UTF-8 (latin-1, GBK or so), and new may hold ASCII only; convert the "
                 "file first, or write such characters as its format escapes them",
                 code="ENCODING",
             )

@@ -300,7 +300,10 @@ def open_target(path: str, context: ToolContext, *, create_parents: bool) -> Ite
             rule="workspace",
             hint=f"--add-dir {shown(os.path.dirname(real), context)} or --approve all",
         )
-    if any(real == place or real.startswith(place.rstrip(b"/") + b"/") for place in map(encode_name, context.protected)):
+    if any(
+        real == place or real.startswith(place.rstrip(b"/") + b"/")
+        for place in map(encode_name, context.protected)
+    ):
         raise ToolDenied(f"{label} belongs to the harness, and no tool may write there", rule="harness-home")
     *parents, name = real[len(root) :].strip(b"/").split(b"/")
     try:

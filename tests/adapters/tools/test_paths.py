@@ -209,16 +209,19 @@ def test_the_harness_home_is_never_written_by_any_name(work: Workspace) -> None:
     (work.root / "link").symlink_to(home)
     for roots in (work.context.roots, ("/",)):
         inner = replace(work, context=replace(work.context, roots=roots, protected=(str(home),)))
-        for path in (".dsh/config.toml", ".dsh/new/x", "link/config.toml", "a/../.dsh/x", f"{home}/x", ".dsh"):
-            for tool, arguments in (
+        names_of_it = ".dsh/config.toml", ".dsh/new/x", "link/config.toml", "a/../.dsh/x", f"{home}/x", ".dsh"
+        for path in names_of_it:
+            attempts: list[tuple[Tool, dict[str, str]]] = [
                 (WriteTool(), {"content": "bad"}),
                 (EditTool(), {"old": "old", "new": "bad"}),
                 (EditTool(), {"old": "", "new": "bad"}),
-            ):
+            ]
+            for tool, arguments in attempts:
                 with pytest.raises(ToolDenied) as caught:
                     inner.run(tool, path=path, **arguments)
                 assert caught.value.rule == "harness-home"
-        assert inner.text(WriteTool(), path=".dsh2/config.toml", content="").startswith(("created", "overwrote"))
+        inner.run(WriteTool(), path=".dsh2/config.toml", content="")
+        assert (work.root / ".dsh2/config.toml").exists()
     assert (home / "config.toml").read_text() == "old"
     assert os.listdir(home) == ["config.toml"]
     assert "old" in inner.text(ReadTool(), path=".dsh/config.toml")

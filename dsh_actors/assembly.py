@@ -162,7 +162,7 @@ class AgentAssembly:
         roots = tuple(os.path.realpath(path) for path in (cwd, *options.add_dirs))
         if options.policy.mode == "all":
             roots = ("/",)
-        protected, secret_files = self._own_places()
+        own_places = protected, secret_files = self._own_places()
         limit = options.limits.tool_timeout_s
         env = self._child_environment(cwd)
 
@@ -177,7 +177,7 @@ class AgentAssembly:
                 timeout_s=tool.spec.timeout_s or limit,
                 output_limit_bytes=self._config.tools.output_limit_bytes,
                 processes=self._processes,
-                wrap=lambda argv, place: self._wrap(options, roots, argv, place),
+                wrap=lambda argv, place: self._wrap(options, roots, own_places, argv, place),
                 protected=protected,
                 secret_files=secret_files,
             )
@@ -191,12 +191,17 @@ class AgentAssembly:
         return env | {"PWD": cwd}
 
     def _wrap(
-        self, options: AgentOptions, roots: tuple[str, ...], argv: Sequence[str], cwd: str
+        self,
+        options: AgentOptions,
+        roots: tuple[str, ...],
+        own_places: tuple[tuple[str, ...], tuple[str, ...]],
+        argv: Sequence[str],
+        cwd: str,
     ) -> Sequence[str]:
         if options.sandbox == "off":
             return argv
         kind = self._probe()
-        return wrap_command(kind, argv, cwd, roots, *self._own_places()) if kind != "none" else argv
+        return wrap_command(kind, argv, cwd, roots, *own_places) if kind != "none" else argv
 
     def _own_places(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The directories of the harness that no tool may write, and its files that none may read."""

@@ -21,6 +21,7 @@ from dsh_actors.core.chunks import CallConfig, Usage
 from dsh_actors.core.ids import CallId
 from dsh_actors.core.limits import LimitWatch
 from dsh_actors.core.options import AgentOptions
+from dsh_actors.core.redaction import Redactor
 from dsh_actors.core.scope import KeptPrompt, Scope
 from dsh_actors.core.state import SessionState
 from dsh_actors.core.turn_env import Environment
@@ -42,12 +43,14 @@ class AgentAssembly:
         scope: Scope,
         providers: Mapping[str, LlmProvider],
         processes: ProcessRunner,
+        redactor: Redactor,
     ) -> None:
         self._config = config
         self._clock = clock
         self._scope = scope
         self._providers = providers
         self._processes = processes
+        self._redactor = redactor
         self._probed: str | None = None
         self.sandbox = "off"
 
@@ -135,12 +138,17 @@ class AgentAssembly:
             allow = frozenset(options.tools) if options.tools is not None else None
             scope.restrict(allow, frozenset(options.deny_tools))
         if options.system_prompt is not None:
-            scope.section("persona", 0, _literal(options.system_prompt))
-        scope.kept_prompt = _kept_prompt(options, state)
+            scope.section("persona", 0, self._literal(options.system_prompt))
+        appended = self._redactor.text(options.append_system_prompt or "")
+        scope.kept_prompt = _kept_prompt(options, state, appended)
         if options.append_system_prompt is not None:
-            scope.section("appended", 10, _literal(options.append_system_prompt))
+            scope.section("appended", 10, self._literal(options.append_system_prompt))
         scope.variable("brace", "{{")
         scope.context("environment", 0, lambda: self._environment(cwd))
+
+    def _literal(self, text: str) -> str:
+        """A person's text as a prompt section: its braces are not variables, its secrets stay out."""
+        return self._redactor.text(text).replace("{{", "{{brace}}")
 
     def _environment(self, cwd: str) -> str:
         day = time.strftime("%Y-%m-%d", time.localtime(self._clock.now_ms() / 1000))
@@ -152,6 +160,7 @@ class AgentAssembly:
         roots = tuple(os.path.realpath(path) for path in (cwd, *options.add_dirs))
         if options.policy.mode == "all":
             roots = ("/",)
+        own_places = protected, secret_files = self._own_places()
         limit = options.limits.tool_timeout_s
         env = self._child_environment(cwd)
 
@@ -166,7 +175,9 @@ class AgentAssembly:
                 timeout_s=tool.spec.timeout_s or limit,
                 output_limit_bytes=self._config.tools.output_limit_bytes,
                 processes=self._processes,
-                wrap=lambda argv, place: self._wrap(options, roots, argv, place),
+                wrap=lambda argv, place: self._wrap(options, roots, own_places, argv, place),
+                protected=protected,
+                secret_files=secret_files,
             )
 
         return make
@@ -178,12 +189,24 @@ class AgentAssembly:
         return env | {"PWD": cwd}
 
     def _wrap(
-        self, options: AgentOptions, roots: tuple[str, ...], argv: Sequence[str], cwd: str
+        self,
+        options: AgentOptions,
+        roots: tuple[str, ...],
+        own_places: tuple[tuple[str, ...], tuple[str, ...]],
+        argv: Sequence[str],
+        cwd: str,
     ) -> Sequence[str]:
-        if options.sandbox == "off" or (options.policy.mode == "all" and options.sandbox == "auto"):
+        if options.sandbox == "off":
             return argv
         kind = self._probe()
-        return wrap_command(kind, argv, cwd, roots) if kind != "none" else argv
+        return wrap_command(kind, argv, cwd, roots, *own_places) if kind != "none" else argv
+
+    def _own_places(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The directories of the harness that no tool may write, and its files that none may read."""
+        home = self._config.home
+        if home is None:
+            return (), ()
+        return (os.path.realpath(home),), (os.path.realpath(os.path.join(home, "credentials.toml")),)
 
     def _probe(self) -> str:
         if self._probed is None:
@@ -222,7 +245,7 @@ def _changes(scope: Scope, call: io.Call) -> bool:
     return tool is not None and call.problem is None and tool.spec.changes
 
 
-def _kept_prompt(options: AgentOptions, state: SessionState) -> KeptPrompt | None:
+def _kept_prompt(options: AgentOptions, state: SessionState, appended: str) -> KeptPrompt | None:
     """The words a session began with, so that its cached prefix stays valid; None for a prompt of its own.
 
     They are the whole prompt: the sections that are registered are in them already.
@@ -233,7 +256,6 @@ def _kept_prompt(options: AgentOptions, state: SessionState) -> KeptPrompt | Non
         return None
     if is_new_fork and options.preset is not None:
         return None  # the preset has words of its own
-    appended = options.append_system_prompt
     if not appended or logged.system.endswith(f"\n\n{appended}".rstrip("\n")):
         return KeptPrompt(logged.system)
     return KeptPrompt(f"{logged.system}\n\n{appended}")
@@ -249,8 +271,3 @@ def _locator(cwd: str, home: str) -> Callable[[str], str]:
         return os.path.realpath(os.path.join(cwd, path))
 
     return locate
-
-
-def _literal(text: str) -> str:
-    """A person's text as a prompt section: its braces are not variables."""
-    return text.replace("{{", "{{brace}}")

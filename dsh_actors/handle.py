@@ -14,6 +14,7 @@ from dsh_actors.core.ids import MessageId
 from dsh_actors.core.inbox import Target
 from dsh_actors.core.messages import Message, user_message
 from dsh_actors.core.outcome import Circumstances, OutcomeFold, Price, RunEnd
+from dsh_actors.core.redaction import Redactor
 from dsh_actors.core.text import JsonObject, clean_text
 from dsh_actors.errors import ActorGone, UsageError
 from dsh_actors.runtime.ref import ACTOR_TIMEOUT, Ref
@@ -28,12 +29,17 @@ class AgentRef:
     """One live agent, for whoever found it: it can be talked to, and not ended."""
 
     def __init__(
-        self, entry: AgentEntry, supervisor: Ref[Any], price_of: Callable[[str], Price | None]
+        self,
+        entry: AgentEntry,
+        supervisor: Ref[Any],
+        price_of: Callable[[str], Price | None],
+        redactor: Redactor,
     ) -> None:
         self.id = entry.id
         self.header = entry.header
         self._scope = entry.scope
         self._price_of = price_of
+        self._redactor = redactor
         self._address = entry.address
         self._supervisor = supervisor
 
@@ -59,7 +65,7 @@ class AgentRef:
 
     def record(self, kind: str, data: JsonObject, *, ignorable: bool = False) -> None:
         """Put a log-only fact into the session. Raises `EventRefused` for data that JSON cannot hold."""
-        self._ask(io.Record(kind, data, ignorable))
+        self._ask(io.Record(kind, self._redactor.json(data), ignorable))
 
     def followup(self, text: str | Message) -> MessageId:
         """Queue input for a turn of its own and wake the agent."""
@@ -105,7 +111,7 @@ class AgentRef:
 
     def _deliver(self, text: str | Message, target: Target, *, wake: bool) -> MessageId:
         message = text if isinstance(text, Message) else user_message(_new_id("msg"), clean_text(text))
-        self._ask(io.Deliver(message, target, wake))
+        self._ask(io.Deliver(self._redactor.message(message), target, wake))
         return message.id
 
     def _ask(self, message: Any, timeout: float = ASK_TIMEOUT_S) -> Any:

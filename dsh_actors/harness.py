@@ -85,7 +85,9 @@ class Harness:
         self._redactor = Redactor(config.secrets())
         # Carried by every child, so that whatever escapes its group is still found.
         self.processes = Processes(f"dsh-{os.getpid()}-{secrets.token_hex(4)}")
-        self._assembly = AgentAssembly(config, self.clock, self.scope, self.providers, self.processes)
+        self._assembly = AgentAssembly(
+            config, self.clock, self.scope, self.providers, self.processes, self._redactor
+        )
         self._store, self._gateway, self._pool, self._approvals, self._projector = (
             Address(name)
             for name in ("session_store", "model_gateway", "tool_pool", "approvals", "projector")
@@ -191,7 +193,7 @@ class Harness:
     def agents(self) -> list[AgentRef]:
         """The live agents, oldest first. Ending one is up to whoever has its handle."""
         entries = self._supervisor.ask(p.GetAgents(), timeout=ASK_TIMEOUT_S)
-        return [AgentRef(entry, self._supervisor, self.config.price) for entry in entries]
+        return [AgentRef(entry, self._supervisor, self.config.price, self._redactor) for entry in entries]
 
     def close(self, timeout_s: float = 30.0) -> None:
         """Dispose of every agent, stop the actors from the top, end every child process.
@@ -257,7 +259,7 @@ class Harness:
 
     def _bring_up(self, message: p.CreateAgent | p.ResumeAgent | p.ForkAgent) -> AgentHandle:
         entry = self._supervisor.ask(message, timeout=OPEN_TIMEOUT_S + ASK_TIMEOUT_S)
-        return AgentHandle(entry, self._supervisor, self.config.price)
+        return AgentHandle(entry, self._supervisor, self.config.price, self._redactor)
 
     def _worker_refs(self) -> Iterator[Ref[Any]]:
         for address in (self._approvals, self._pool, self._gateway, self._projector, self._store):

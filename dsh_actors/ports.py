@@ -160,8 +160,9 @@ class ProcessRunner(Protocol):
 class ToolContext:
     """What one call may use. ``roots`` are the directories it may write below (real paths).
 
-    ``env`` is for child processes and holds no secret of the harness. ``wrap`` puts a command
-    into the sandbox.
+    ``protected`` are directories it may not write below whatever the roots say, ``secret_files`` files
+    it may neither read nor write (real paths). ``env`` is for child processes and holds no secret of
+    the harness. ``wrap`` puts a command into the sandbox.
     """
 
     session_id: SessionId
@@ -174,6 +175,8 @@ class ToolContext:
     output_limit_bytes: int
     processes: ProcessRunner
     wrap: Callable[[Sequence[str], str], Sequence[str]] = field(hash=False)
+    protected: tuple[str, ...] = ()
+    secret_files: tuple[str, ...] = ()
 
 
 class Tool(Protocol):

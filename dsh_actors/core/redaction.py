@@ -8,12 +8,31 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from urllib.parse import quote
 
+from dsh_actors.core.chunks import (
+    BlockEnd,
+    Chunk,
+    Failure,
+    Finish,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+)
+from dsh_actors.core.messages import (
+    Block,
+    Message,
+    ReasoningBlock,
+    TextBlock,
+    ToolCallBlock,
+    block_from_json,
+    source_from_json,
+)
 from dsh_actors.core.text import JsonValue
 
-__all__ = ["MIN_SECRET", "Redactor"]
+__all__ = ["MIN_SECRET", "RedactingStream", "Redactor"]
 
 MIN_SECRET = 6
 """Shorter values are left alone: they would match ordinary text."""
@@ -43,6 +62,11 @@ class Redactor:
             length = max(_MIN_FRAGMENT, (len(form) + 1) // 2)
             whole = length >= len(form)
             self._anchors |= dict.fromkeys((form,) if whole else (form[:length], form[-length:]))
+        self._beginnings: dict[str, list[str]] = {}
+        for start in dict.fromkeys((*(form for form, _ in self._forms), *self._anchors)):
+            self._beginnings.setdefault(start[0], []).append(start)
+        self._first = re.compile(f"[{re.escape(''.join(self._beginnings))}]") if self._beginnings else None
+        self._reach = 2 * max((len(form) for form, _ in self._forms), default=0)
         pieces = map(re.escape, self._anchors)
         self._pattern = re.compile("|".join(pieces)) if self._anchors else None
 
@@ -91,6 +115,59 @@ class Redactor:
         clean = self.text(text)
         return data if clean is text else clean.encode("latin-1", "replace")
 
+    def message(self, message: Message) -> Message:
+        """``message`` with all its blocks and its source redacted; the same object if it has no secret."""
+        if self._pattern is None:
+            return message
+        content = tuple(map(self.block, message.content))
+        data = message.source.to_json()
+        clean = self.json(data)
+        source = message.source if clean is data else source_from_json(clean)
+        if source is message.source and all(
+            new is old for new, old in zip(content, message.content, strict=True)
+        ):
+            return message
+        return replace(message, content=content, source=source)
+
+    def block(self, block: Block) -> Block:
+        """``block`` without the secrets; the same object if it has none."""
+        match block:
+            case TextBlock() | ReasoningBlock():
+                text = self.text(block.text)
+                return block if text is block.text else replace(block, text=text)
+            case ToolCallBlock():
+                name, arguments = self.text(block.name), self.text(block.arguments)
+                if name is block.name and arguments is block.arguments:
+                    return block
+                return replace(block, name=name, arguments=arguments)
+        data = block.to_json()
+        clean = self.json(data)
+        return block if clean is data else block_from_json(clean)
+
+    def open_end(self, text: str) -> int:
+        """From where on ``text`` may be the beginning of a secret that goes on; its length if nowhere."""
+        if self._first is None:
+            return len(text)
+        at = max(0, len(text) - self._reach)
+        while found := self._first.search(text, at):
+            at = found.start()
+            rest = text[at : at + self._reach]
+            whole = 0
+            for start in self._beginnings[found[0]]:
+                if len(rest) < len(start):
+                    if start.startswith(rest):
+                        return at
+                elif rest.startswith(start):
+                    whole = max(whole, len(start))
+            # What ends here is complete: its own end is not the beginning of another.
+            at += whole or 1
+        return len(text)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no secret to look for."""
+        return self._pattern is None
+
     def _has_secret(self, text: str) -> bool:
         if self._pattern is None:
             return False
@@ -125,6 +202,84 @@ class Redactor:
         return best[2:]
 
 
+class RedactingStream:
+    """Redacts the chunks of one model stream, also where a secret is spread over several of them.
+
+    The end of a delta that may be the beginning of a secret is held back until the next delta of its
+    block, the block's end or the stream's `Finish`; that is less than the longest form of a secret.
+    """
+
+    __slots__ = ("_held", "_redactor")
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._held: dict[int, TextDelta | ReasoningDelta | ToolCallDelta] = {}
+
+    def chunks(self, chunks: Sequence[Chunk]) -> Sequence[Chunk]:
+        """``chunks`` as they may be passed on: possibly none, or more than came."""
+        if self._redactor.is_empty:
+            return chunks
+        passed: list[Chunk] = []
+        for chunk in chunks:
+            match chunk:
+                case TextDelta() | ReasoningDelta() | ToolCallDelta():
+                    passed += self._delta(chunk)
+                case BlockEnd():
+                    passed += self._release(chunk.index)
+                    passed.append(replace(chunk, block=self._redactor.block(chunk.block)))
+                case Finish():
+                    for index in list(self._held):
+                        passed += self._release(index)
+                    passed.append(self._finish(chunk))
+                case _:
+                    passed.append(chunk)
+        return passed
+
+    def _delta(self, chunk: TextDelta | ReasoningDelta | ToolCallDelta) -> Iterator[Chunk]:
+        held = self._held.pop(chunk.index, None)
+        if held is not None and type(held) is not type(chunk):
+            yield self._clean(held, _content(held))  # a stream that is wrong anyway
+            held = None
+        text = _content(chunk) if held is None else _content(held) + _content(chunk)
+        end = self._redactor.open_end(text)
+        if end < len(text):
+            self._held[chunk.index] = _with_content(chunk, text[end:], name=None)
+        name = chunk.name if isinstance(chunk, ToolCallDelta) else None
+        if end or not text or name is not None:
+            yield self._clean(chunk, text[:end])
+
+    def _release(self, index: int) -> Iterator[Chunk]:
+        held = self._held.pop(index, None)
+        if held is not None:
+            yield self._clean(held, _content(held))
+
+    def _clean(self, chunk: TextDelta | ReasoningDelta | ToolCallDelta, text: str) -> Chunk:
+        name = chunk.name if isinstance(chunk, ToolCallDelta) else None
+        return _with_content(
+            chunk, self._redactor.text(text), None if name is None else self._redactor.text(name)
+        )
+
+    def _finish(self, chunk: Finish) -> Finish:
+        failure, state = chunk.failure, chunk.replay_state
+        if failure is not None:
+            failure = Failure.from_json(self._redactor.json(failure.to_json()))
+        return Finish(chunk.kind, failure, None if state is None else self._redactor.json(state))
+
+
+def _content(chunk: TextDelta | ReasoningDelta | ToolCallDelta) -> str:
+    return chunk.arguments if isinstance(chunk, ToolCallDelta) else chunk.text
+
+
+def _with_content(
+    chunk: TextDelta | ReasoningDelta | ToolCallDelta, text: str, name: str | None
+) -> TextDelta | ReasoningDelta | ToolCallDelta:
+    """``chunk`` with another text and, if it is of a call, another name; the same object if they are its."""
+    if isinstance(chunk, ToolCallDelta):
+        same = text is chunk.arguments and name is chunk.name
+        return chunk if same else replace(chunk, name=name, arguments=text)
+    return chunk if text is chunk.text else replace(chunk, text=text)
+
+
 def _strings(value: JsonValue) -> Iterator[str]:
     """Every string and key in ``value``."""
     work = [value]
@@ -146,6 +301,7 @@ def _forms(value: str) -> Iterator[str]:
         value: None,
         raw.decode("latin-1"): None,
         json.dumps(value)[1:-1]: None,
+        json.dumps(value, ensure_ascii=False)[1:-1]: None,
         quote(raw, safe=""): None,
         quote(raw): None,
     }

@@ -26,6 +26,7 @@ from dsh_actors.runtime.process_spawn import (
     spawn_command,
     spawn_guard,
     start_error,
+    tags_of,
 )
 
 __all__ = ["MARKER_NAME", "Processes"]
@@ -43,9 +44,10 @@ class Processes:
     """Implements `ports.ProcessRunner` for one harness.
 
     ``marker`` names the harness among all on this machine. Every command carries
-    ``DSH_PROCESS_MARKER=marker.n`` in its environment, so that what it starts can be found again. A
-    process that outlives its command (a stray) is ended by `close`, or by the guard process when the
-    harness dies. ``grace_s`` is the time between TERM and KILL.
+    ``DSH_PROCESS_MARKER=marker.n`` in its environment, and a resource limit of an odd value as its tag,
+    so that what it starts can be found again, also with a cleared environment, a session of its own
+    and a dead parent. A process that outlives its command (a stray) is ended by `close`, or by the
+    guard process when the harness dies. ``grace_s`` is the time between TERM and KILL.
     """
 
     def __init__(self, marker: str, grace_s: float = 5.0) -> None:
@@ -57,7 +59,8 @@ class Processes:
         self._running: dict[int, _Command] = {}
         self._active: set[_Command] = set()
         self._strays: dict[int, int] = {}
-        self._guard = _Guard(f"/{marker}.")
+        self._tags = tags_of(marker)
+        self._guard = _Guard(f"/{marker}.", self._tags)
         self._closed = False
 
     def run(
@@ -129,9 +132,10 @@ class Processes:
             raise start_error(argv[0], error) from error
         try:
             os.set_blocking(read_end, False)
-            # Nothing may yield between these two lines: libev would reap the child unseen.
-            pid = spawn_command(path, arguments, environment, write_end)
-            command = _Command(pid, f"/{own}/".encode(), read_end, limit, self._on_exit)
+            # Nothing may yield between these lines: libev would reap the child unseen.
+            tag = self._tags[self._started % len(self._tags)]
+            pid = spawn_command(path, arguments, environment, write_end, tag)
+            command = _Command(pid, f"/{own}/".encode(), tag, read_end, limit, self._on_exit)
         except (OSError, ValueError) as error:
             close_now(read_end)
             raise start_error(argv[0], error) from error
@@ -155,7 +159,8 @@ class Processes:
         return left
 
     def _find(self, command: _Command, seen: Mapping[int, int]) -> list[Process]:
-        return find_processes(command.needle, {command.pid}, seen, self._candidates(command))
+        pids, tags = self._candidates(command), range(command.tag, command.tag + 1)
+        return find_processes(command.needle, {command.pid}, seen, pids, tags)
 
     def _candidates(self, command: _Command) -> list[int]:
         """Pids that may belong to ``command``; the leaders of the other running commands do not."""
@@ -166,7 +171,8 @@ class Processes:
         return candidates
 
     def _find_all(self, seen: Mapping[int, int]) -> list[Process]:
-        return find_processes(f"/{self._marker}.".encode(), set(self._running), {**self._strays, **seen})
+        known = {**self._strays, **seen}
+        return find_processes(f"/{self._marker}.".encode(), set(self._running), known, tags=self._tags)
 
     def _remember(self, left: list[Process]) -> None:
         for process in left:
@@ -178,13 +184,14 @@ class _Command:
     """One command: its process, its pipe and what ended it. Callbacks run in the hub."""
 
     def __init__(
-        self, pid: int, needle: bytes, pipe: int, limit: int, on_exit: Callable[[_Command], None]
+        self, pid: int, needle: bytes, tag: int, pipe: int, limit: int, on_exit: Callable[[_Command], None]
     ) -> None:
         loop = get_hub().loop
         self._child = loop.child(pid)
         self._child.start(self._exited)
         self.pid = pid
         self.needle = needle
+        self.tag = tag
         self.exit_status: int | None = None
         self.ended_by: str | None = None
         self.over = Event()
@@ -281,8 +288,9 @@ class _Output:
 class _Guard:
     """The harness's side of the guard process (`process_guard`)."""
 
-    def __init__(self, needle: str) -> None:
+    def __init__(self, needle: str, tags: range) -> None:
         self._needle = needle
+        self._tags = tags
         self._pid = 0
         self._pipe = -1
         self._gone = Event()
@@ -296,7 +304,7 @@ class _Guard:
         read_end, self._pipe = os.pipe()
         try:
             os.set_blocking(self._pipe, False)
-            self._pid = spawn_guard(self._needle, read_end)
+            self._pid = spawn_guard(self._needle, self._tags, read_end)
         except OSError as error:
             self._hang_up()
             raise start_error("the process guard", error) from error

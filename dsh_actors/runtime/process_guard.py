@@ -19,6 +19,8 @@ MARKER_NAME = "DSH_PROCESS_MARKER"
 """The environment variable that every command and what it starts carry."""
 
 _PREFIX = MARKER_NAME.encode() + b"="
+_TAG_LINE = b"\nMax realtime timeout "
+_NO_TAGS = range(0)
 _TERM, _KILL = 15, 9
 _CONT = 18
 _GUARD_GRACE_S = 2.0
@@ -41,8 +43,12 @@ class Process:
         self.marked = marked
 
 
-def read_process(pid: int, needle: bytes) -> Process | None:
-    """The process, or None if it is gone or a zombie. ``needle`` is ``/marker.n/`` or ``/marker.``."""
+def read_process(pid: int, needle: bytes, tags: range = _NO_TAGS) -> Process | None:
+    """The process, or None if it is gone or a zombie. ``needle`` is ``/marker.n/`` or ``/marker.``.
+
+    ``tags``: it is marked as well where its limit on real-time CPU time is one of these numbers. That
+    limit means nothing to an ordinary process, and unlike the environment nothing clears it.
+    """
     try:
         stat = _read(f"/proc/{pid}/stat")
     except OSError:
@@ -52,7 +58,9 @@ def read_process(pid: int, needle: bytes) -> Process | None:
     if len(fields) < 21 or fields[0] in b"ZX":
         return None
     parent, group, session = map(int, fields[1:4])
-    return Process(pid, parent, group, session, int(fields[19]), _is_marked(pid, needle))
+    return Process(
+        pid, parent, group, session, int(fields[19]), _is_marked(pid, needle) or _is_tagged(pid, tags)
+    )
 
 
 def _is_marked(pid: int, needle: bytes) -> bool:
@@ -68,6 +76,18 @@ def _is_marked(pid: int, needle: bytes) -> bool:
             return False
         start += len(_PREFIX)
     return needle in b"/" + environ[start : environ.find(b"\0", start)] + b"/"
+
+
+def _is_tagged(pid: int, tags: range) -> bool:
+    if not tags:
+        return False
+    try:
+        limits = _read(f"/proc/{pid}/limits")
+    except OSError:  # just gone
+        return False
+    start = limits.find(_TAG_LINE)
+    soft = limits[start + len(_TAG_LINE) :].split(None, 1)[0] if start >= 0 else b""
+    return soft.isdigit() and int(soft) in tags
 
 
 def _read(path: str) -> bytes:
@@ -107,16 +127,20 @@ def pids_since(pid: int) -> list[int]:
 
 
 def find_processes(
-    needle: bytes, groups: Collection[int], known: Mapping[int, int], pids: Iterable[int] | None = None
+    needle: bytes,
+    groups: Collection[int],
+    known: Mapping[int, int],
+    pids: Iterable[int] | None = None,
+    tags: range = _NO_TAGS,
 ) -> list[Process]:
-    """What belongs to the commands: marked, of their ``groups`` or sessions, or ``known`` (pid → start).
+    """What belongs to the commands: marked or tagged (`read_process`), of their ``groups`` or sessions, or
+    ``known`` (pid → start).
 
-    Descendants of those are found too, so that a cleaned environment hides nothing while its parent
-    lives. Only ``pids`` are looked at if given.
+    Descendants of those are found too. Only ``pids`` are looked at if given.
     """
     table: dict[int, Process] = {}
     for pid in _all_pids() if pids is None else pids:
-        process = read_process(pid, needle)
+        process = read_process(pid, needle, tags)
         if process is not None:
             table[pid] = process
     table.pop(os.getpid(), None)
@@ -201,7 +225,7 @@ def _signal_groups(processes: list[Process], number: int) -> None:
                 continue
 
 
-def _follow(fd: int, needle: bytes) -> None:
+def _follow(fd: int, needle: bytes, tags: range) -> None:
     """Keep book until the harness closes its end, then end what it left; after ``q`` just return.
 
     The other lines are ``+pid start`` and ``-pid start``; a start of 0 means the group of a running command.
@@ -222,11 +246,15 @@ def _follow(fd: int, needle: bytes) -> None:
                 known[pid] = start
             else:
                 groups.add(pid)
-    end_processes(lambda seen: find_processes(needle, groups, {**known, **seen}), _GUARD_GRACE_S, time.sleep)
+
+    def find(seen: Mapping[int, int]) -> list[Process]:
+        return find_processes(needle, groups, {**known, **seen}, tags=tags)
+
+    end_processes(find, _GUARD_GRACE_S, time.sleep)
 
 
 if __name__ == "__main__":
     import sys
 
     os.chdir("/")  # hold no directory of the user's
-    _follow(0, sys.argv[1].encode())
+    _follow(0, sys.argv[1].encode(), range(int(sys.argv[2]), int(sys.argv[3])))

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import sys
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 
 from gevent import get_hub
@@ -17,7 +19,15 @@ from gevent.monkey import get_original
 from dsh_actors.errors import ToolError
 from dsh_actors.runtime import process_guard
 
-__all__ = ["close_now", "command_line", "prepare_world", "spawn_command", "spawn_guard", "start_error"]
+__all__ = [
+    "close_now",
+    "command_line",
+    "prepare_world",
+    "spawn_command",
+    "spawn_guard",
+    "start_error",
+    "tags_of",
+]
 
 # The patched one watches the child too, in a table that every further call walks through.
 _posix_spawn: Callable[..., int] = get_original("os", "posix_spawn")
@@ -26,6 +36,16 @@ close_now: Callable[[int], None] = get_original("os", "close")
 _CHDIR = b'cd -- "$1" && shift && exec "$@"'
 # Python ignores PIPE and XFSZ, and nohup HUP: a command must start with none of that.
 _DEFAULT_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+
+_TAG_BITS = 24
+_TAG_BASE = 1 << 60
+"""In microseconds, so the least of all tags is a limit of more than 30,000 years."""
+
+
+def tags_of(marker: str) -> range:
+    """The tags (`process_guard.read_process`) of a harness's commands, one after the other."""
+    first = _TAG_BASE + (zlib.crc32(marker.encode()) << _TAG_BITS)
+    return range(first, first + (1 << _TAG_BITS))
 
 
 def prepare_world() -> None:
@@ -74,7 +94,20 @@ def _find_program(name: bytes, cwd: bytes, search: bytes) -> bytes | None:
     return None
 
 
-def spawn_command(path: bytes, arguments: list[bytes], env: Mapping[str, str], output: int) -> int:
+def spawn_command(path: bytes, arguments: list[bytes], env: Mapping[str, str], output: int, tag: int) -> int:
+    """Start a command that carries ``tag``, where the hard limit of this process permits one."""
+    before = resource.getrlimit(resource.RLIMIT_RTTIME)
+    if before[1] != resource.RLIM_INFINITY:
+        return _spawn(path, arguments, env, output)
+    # A limit cannot be given to `posix_spawn`; the child takes over ours.
+    resource.setrlimit(resource.RLIMIT_RTTIME, (tag, before[1]))
+    try:
+        return _spawn(path, arguments, env, output)
+    finally:
+        resource.setrlimit(resource.RLIMIT_RTTIME, before)
+
+
+def _spawn(path: bytes, arguments: list[bytes], env: Mapping[str, str], output: int) -> int:
     return _posix_spawn(
         path,
         arguments,
@@ -90,10 +123,18 @@ def spawn_command(path: bytes, arguments: list[bytes], env: Mapping[str, str], o
     )
 
 
-def spawn_guard(needle: str, pipe: int) -> int:
+def spawn_guard(needle: str, tags: range, pipe: int) -> int:
     return _posix_spawn(
         sys.executable,
-        [sys.executable, "-I", "-S", "-E", process_guard.__file__, needle],
+        [
+            sys.executable,
+            "-I",
+            "-S",
+            "-E",
+            process_guard.__file__,
+            needle,
+            *map(str, (tags.start, tags.stop)),
+        ],
         {},
         file_actions=(
             (os.POSIX_SPAWN_DUP2, pipe, 0),

@@ -86,6 +86,9 @@ def test_no_process_survives_the_kill_of_its_harness(tmp_path: Path) -> None:
         f"setsid bash -c '{hold} sleep 600' >/dev/null 2>&1 &",
         f"env -i $(type -P bash) -c '{hold} $(type -P sleep) 600; true' &",
         f"nohup bash -c '{hold} sleep 600' >/dev/null 2>&1 & sleep 600",
+        # Nothing but the tag says whose these are: no environment, no parent, no common session.
+        f"env -i $(type -P setsid) -f $(type -P bash) -c '{hold} $(type -P sleep) 600; true'; sleep 600",
+        f"(env -i $(type -P setsid) -f $(type -P bash) -c '{hold} $(type -P sleep) 600; true')",
     ]
     harness = subprocess.Popen(
         [sys.executable, "-c", _HARNESS, f"killed-{os.getpid()}", *scripts], stdout=subprocess.PIPE
@@ -96,7 +99,7 @@ def test_no_process_survives_the_kill_of_its_harness(tmp_path: Path) -> None:
             assert select.select([reader], [], [], 10)[0], f"only {seen!r}"
             seen += os.read(reader, 100)
         assert harness.stdout is not None
-        assert [harness.stdout.readline() for _ in range(2)] == [b"over\n"] * 2  # the two that left a process
+        assert [harness.stdout.readline() for _ in range(3)] == [b"over\n"] * 3  # those that left a process
         (guard,) = guards(harness.pid)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             os.kill(guard, number)  # none of them moves it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -180,7 +181,7 @@ def test_a_process_left_behind_is_reported_and_ended_at_the_close(
 
 def test_a_flood_from_a_process_left_behind_neither_hangs_nor_spins(processes: Processes) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_utime
-    result = run(processes, "yes >&2 & echo hi")
+    result = run(processes, "echo hi; yes >&2 &")
     assert result.exit_code == 0
     assert b"hi\n" in result.output
     assert resource.getrusage(resource.RUSAGE_SELF).ru_utime - before < 0.5
@@ -344,3 +345,39 @@ def test_a_nested_harness_keeps_the_mark_of_the_outer_one(processes: Processes) 
 def test_a_marker_that_could_be_mistaken_is_refused(marker: str) -> None:
     with pytest.raises(ValueError, match="marker"):
         Processes(marker)
+
+
+_CLEARED = "env -i $(type -P setsid) -f $(type -P sleep) {0}"
+_TWICE = "(env -i $(type -P setsid) $(type -P setsid) -f $(type -P sleep) {0} >/dev/null 2>&1 &) ; true"
+_FORKS = (
+    "env -i {python} -c 'import os\n"
+    "for _ in range(2):\n if os.fork(): os._exit(0)\n os.setsid()\n"
+    'os.execv("{sleep}", ["sleep", "{0}"])\''
+)
+
+
+@pytest.mark.parametrize("script", [_CLEARED, _TWICE, _FORKS])
+def test_a_daemon_without_environment_or_parent_does_not_outlive_the_timeout_or_the_run(
+    processes: Processes, script: str
+) -> None:
+    for ends_by_timeout in (True, False):
+        seconds = unique_seconds()
+        body = script.format(seconds, python=sys.executable, sleep=shutil.which("sleep"))
+        wait = f"until pgrep -f 'sleep {seconds[:-1]}[{seconds[-1]}]$' >/dev/null; do :; done; "
+        if ends_by_timeout:
+            result = run(processes, f"{body}; {wait} sleep 600", timeout_s=1.0)
+            assert result.ended_by == "timeout"
+        else:
+            result = run(processes, f"{body}; {wait}")
+            assert (result.exit_code, result.left_running) == (0, True)
+            assert is_running(seconds)
+            processes.close()
+        assert not is_running(seconds)
+
+
+def test_the_tag_of_a_command_stays_off_the_harness(processes: Processes) -> None:
+    before = resource.getrlimit(resource.RLIMIT_RTTIME)
+    first, second = (int(run(processes, "ulimit -S -R").output) for _ in range(2))
+    assert second == first + 1
+    assert first > 10**18
+    assert resource.getrlimit(resource.RLIMIT_RTTIME) == before

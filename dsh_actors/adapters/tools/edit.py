@@ -10,6 +10,7 @@ import sys
 from bisect import bisect_right
 from dataclasses import dataclass
 
+from dsh_actors.adapters.tools.encodings import BOM, is_utf8, wide_encoding
 from dsh_actors.adapters.tools.paths import Target, check_cancel, open_target, suggest
 from dsh_actors.core.text import JsonObject, clean_text, decode_output, shorten
 from dsh_actors.errors import ToolError
@@ -18,7 +19,6 @@ from dsh_actors.ports import ToolContext, ToolOutput, ToolSpec
 __all__ = ["EditTool"]
 
 MAX_BYTES = 64 << 20
-_BOM = b"\xef\xbb\xbf"
 _REPLACEMENT = "\ufffd".encode()
 _SUMMARY_LINES = 12
 _HINT_LINES = 4000
@@ -64,7 +64,8 @@ class EditTool:
                 return _create(target, old, new, context)
             whole = target.read(MAX_BYTES)
             check_cancel(context)
-            bom = _BOM if whole.startswith(_BOM) else b""
+            _require_ascii_compatible(whole, target.label)
+            bom = BOM if whole.startswith(BOM) else b""
             old, new = old.removeprefix(bom), new.removeprefix(bom)
             if not old:
                 raise ToolError("old holds nothing but a byte order mark", code="INVALID_ARGS")
@@ -74,7 +75,17 @@ class EditTool:
                 return ToolOutput(done)
             changed = edit.apply(every=bool(arguments.get("all", False)))
             target.replace(bom + changed)
-        return ToolOutput(edit.summary())
+        return ToolOutput(edit.summary() + target.link_note())
+
+
+def _require_ascii_compatible(data: bytes, label: str) -> None:
+    """Raise `ToolError` where a match of bytes says nothing: UTF-16, UTF-32 and binary data."""
+    wide = wide_encoding(data)
+    if wide is not None:
+        raise ToolError(f"{label} is {wide}, which edit cannot change; convert it first", code="ENCODING")
+    if b"\0" in data:
+        message = f"{label} is binary, or UTF-16: it has NUL bytes, and edit changes text only"
+        raise ToolError(message, code="ENCODING")
 
 
 def _create(target: Target, old: bytes, new: bytes, context: ToolContext) -> ToolOutput:
@@ -132,6 +143,13 @@ class _Edit:
                 "new contains \ufffd, which stands for bytes that cannot be shown: leave them out",
                 code="INVALID_ARGS",
             )
+        # Where the old text has such characters too, it was found, so there the file is UTF-8.
+        if not self.new.isascii() and self.old.isascii() and not is_utf8(self.data):
+            raise ToolError(
+                f"{self.label} is not UTF-8 (latin-1, GBK or so), and new may hold ASCII only; convert the "
+                "file first, or write such characters as its format escapes them",
+                code="ENCODING",
+            )
         parts: list[bytes] = []
         done = 0
         for start, end in self.spans:
@@ -164,10 +182,10 @@ class _Edit:
 
     def _nearest(self) -> str:
         """For a text that was not found: what in the file is closest to it."""
-        if self.data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-            return ": it is UTF-16, which edit cannot change"
         if _REPLACEMENT in self.old and _REPLACEMENT not in self.data:
             return ": \ufffd stands for bytes that are not UTF-8; leave them out of old"
+        if not self.old.isascii() and not is_utf8(self.data):
+            return ": it is not UTF-8, so only its ASCII text can be found"
         wanted = [line.strip() for line in decode_output(self.old).splitlines() if line.strip()]
         if not wanted:
             return ""

@@ -145,11 +145,23 @@ def open_file(path: bytes, context: ToolContext) -> Iterator[int]:
         # Files that the kernel makes up occupy no blocks; the others need no second look.
         if status.st_blocks == 0 and _PROCESS_SECRETS.match(_location(fd, path)):
             raise ToolDenied(f"{shown(path, context)} may hold secrets of a process", rule="process-secrets")
+        _refuse_secret(status, path, context)
         yield fd
     except OSError as error:
         raise file_error(error, path, context) from error
     finally:
         os.close(fd)
+
+
+def _refuse_secret(status: os.stat_result, path: bytes, context: ToolContext) -> None:
+    """Raise `ToolDenied` for a file that is one of the context's secret files, by whatever name."""
+    for secret in context.secret_files:
+        try:
+            same = os.path.samestat(status, os.stat(encode_name(secret)))
+        except OSError:  # there is no such file
+            continue
+        if same:
+            raise ToolDenied(f"{shown(path, context)} holds the harness's keys", rule="harness-secrets")
 
 
 def _require_regular(status: os.stat_result, path: bytes, context: ToolContext) -> None:
@@ -196,6 +208,26 @@ class Target:
         if len(data) > max_bytes:
             raise ToolError(f"{self.label} is too large to edit (over {max_bytes:,} bytes)", code="TOO_LARGE")
         return data
+
+    def beginning(self, size: int) -> bytes:
+        """The first ``size`` bytes of the present content; none where it cannot be read."""
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            fd = os.open(self.name, flags, dir_fd=self.directory)
+        except (FileNotFoundError, PermissionError):
+            return b""
+        try:
+            return os.read(fd, size)
+        finally:
+            os.close(fd)
+
+    def link_note(self) -> str:
+        """What a result has to say after `replace` about the file's other names."""
+        others = 0 if self.status is None else self.status.st_nlink - 1
+        if others < 1:
+            return ""
+        names = "name" if others == 1 else "names"
+        return f"\n[it had {others} other {names} (hard links), which keep the old content]"
 
     def replace(self, data: bytes) -> None:
         """Put a new file with ``data`` in place, whole or not at all. Mode and owner are kept.
@@ -252,7 +284,8 @@ def _status_at(directory: int, name: bytes) -> os.stat_result | None:
 def open_target(path: str, context: ToolContext, *, create_parents: bool) -> Iterator[Target]:
     """The place where ``path`` really leads, links resolved, if that is below one of the roots.
 
-    Raises `ToolDenied` (rule ``workspace``) if it is not, `ToolError` if it is no regular file.
+    Raises `ToolDenied` (rule ``workspace``; ``harness-home`` or ``harness-secrets`` for what no option
+    opens) if it is not, `ToolError` if it is no regular file.
     """
     wanted = absolute(path, context)
     if path.endswith(("/", "/.")):
@@ -267,12 +300,19 @@ def open_target(path: str, context: ToolContext, *, create_parents: bool) -> Ite
             rule="workspace",
             hint=f"--add-dir {shown(os.path.dirname(real), context)} or --approve all",
         )
+    if any(
+        real == place or real.startswith(place.rstrip(b"/") + b"/")
+        for place in map(encode_name, context.protected)
+    ):
+        raise ToolDenied(f"{label} belongs to the harness, and no tool may write there", rule="harness-home")
     *parents, name = real[len(root) :].strip(b"/").split(b"/")
     try:
         directory = open_below(root, parents, create_parents)
         try:
             target = Target(directory, name, real, label, _status_at(directory, name))
             _require_writable(target, context)
+            if target.status is not None:
+                _refuse_secret(target.status, real, context)
             yield target
         finally:
             os.close(directory)

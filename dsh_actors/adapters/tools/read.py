@@ -6,6 +6,7 @@ import os
 import re
 from io import BufferedReader
 
+from dsh_actors.adapters.tools.encodings import BOM, is_utf8
 from dsh_actors.adapters.tools.paths import absolute, check_cancel, open_file, shown
 from dsh_actors.core.text import JsonObject, decode_output
 from dsh_actors.errors import ToolError
@@ -19,7 +20,6 @@ _MAX_CHAR_BYTES = 4
 _BLOCK = 1 << 18
 _MAX_SKIP = 64 << 20
 _FOOTER_ROOM = 400
-_BOM = b"\xef\xbb\xbf"
 _CONTROLS = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _BYTE_PLACE = re.compile(r"(.+)#byte=(\d+)\Z", re.DOTALL)
 
@@ -122,8 +122,8 @@ class _LineView:
         if len(visible) <= self._line_chars and visible.isascii() and not _CONTROLS.search(visible):
             return visible.decode("ascii"), None
         place = self._file.tell() - len(raw)
-        if place == 0 and visible.startswith(_BOM):
-            visible, place = visible[len(_BOM) :], len(_BOM)
+        if place == 0 and visible.startswith(BOM):
+            visible, place = visible[len(BOM) :], len(BOM)
         cut_at = None
         chars = visible.decode("utf-8", "surrogateescape")
         if len(chars) > self._line_chars:
@@ -131,7 +131,7 @@ class _LineView:
             cut_at = place + len(visible)
         if b"\0" in visible:
             self._notes["binary data, shown escaped"] = None
-        elif not visible.isascii() and not _is_utf8(visible):
+        elif not visible.isascii() and not is_utf8(visible):
             self._notes["\ufffd stands for bytes that are not UTF-8"] = None
         return decode_output(visible), cut_at
 
@@ -214,11 +214,3 @@ def _without_cut_character(raw: bytes) -> bytes:
         if byte < 0x80:
             break
     return raw
-
-
-def _is_utf8(raw: bytes) -> bool:
-    try:
-        raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True

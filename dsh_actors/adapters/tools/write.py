@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dsh_actors.adapters.tools.encodings import BOM, wide_encoding
 from dsh_actors.adapters.tools.paths import check_cancel, open_target
 from dsh_actors.core.text import JsonObject, clean_text
 from dsh_actors.ports import ToolContext, ToolOutput, ToolSpec
@@ -25,7 +26,7 @@ _SPEC = ToolSpec(
 
 
 class WriteTool:
-    """UTF-8, no newline translation, atomic. A file that is replaced keeps its mode."""
+    """UTF-8, no newline translation, atomic. A file that is replaced keeps its mode and byte order mark."""
 
     @property
     def spec(self) -> ToolSpec:
@@ -39,11 +40,17 @@ class WriteTool:
         data = clean_text(arguments["content"]).encode()
         with open_target(arguments["path"], context, create_parents=True) as target:
             check_cancel(context)
+            start = target.beginning(4)
+            wide = wide_encoding(start)
+            if start.startswith(BOM) and not data.startswith(BOM):
+                data = BOM + data
             target.replace(data)
         size = f"{len(data)} bytes, {_count_lines(data)} lines"
         if target.status is None:
             return ToolOutput(f"created {target.label} ({size})")
-        return ToolOutput(f"overwrote {target.label} ({size}; it had {target.status.st_size} bytes)")
+        was = "" if wide is None else f" of {wide}; now it is UTF-8"
+        had = f"it had {target.status.st_size} bytes{was}"
+        return ToolOutput(f"overwrote {target.label} ({size}; {had}){target.link_note()}")
 
 
 def _count_lines(data: bytes) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -82,9 +83,20 @@ def test_the_byte_order_mark_stays_and_stays_alone(work: Workspace) -> None:
 
 
 def test_bytes_that_are_not_utf8_survive(work: Workspace) -> None:
-    path = work.file("a", b"caf\xe9 = 1\nna\xefve = 2\n\0\xff")
+    path = work.file("a", b"caf\xe9 = 1\nna\xefve = 2\n\xff")
     edit(work, "= 1", "= 3")
-    assert path.read_bytes() == b"caf\xe9 = 3\nna\xefve = 2\n\0\xff"
+    assert path.read_bytes() == b"caf\xe9 = 3\nna\xefve = 2\n\xff"
+
+
+def test_a_file_of_another_encoding_is_never_mixed_with_utf8(work: Workspace) -> None:
+    content = b"caf\xe9 = 1\n"
+    path = work.file("a", content)
+    assert "not UTF-8" in refusal(work, "= 1", "= \u6f22\u00e9")
+    assert "not UTF-8" in refusal(work, "caf\u00e9", "tea")
+    assert path.read_bytes() == content
+    mixed = work.file("b", content + "th\u00e9 = 2\n".encode())
+    edit(work, "th\u00e9 = 2", "th\u00e9 \u6f22", path="b")
+    assert mixed.read_bytes() == content + "th\u00e9 \u6f22\n".encode()
 
 
 def test_the_replacement_character_never_replaces_bytes(work: Workspace) -> None:
@@ -140,8 +152,29 @@ def test_useless_edits_are_refused(work: Workspace) -> None:
 
 
 def test_a_utf16_file_is_refused_with_the_reason(work: Workspace) -> None:
-    work.file("a", "text".encode("utf-16"))
-    assert "UTF-16" in refusal(work, "text", "other")
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"):
+        content = "text".encode(encoding)
+        path = work.file("a", content)
+        for old in ("text", "t", "\0t"):
+            assert "UTF-" in refusal(work, old, "other")
+        assert path.read_bytes() == content
+    mark = work.file("a", b"\xfe\xff" + "\u7874\u7465".encode("utf-16-be"))
+    assert "is UTF-16" in refusal(work, "te", "other")  # bytes that spell it, and no NUL
+    assert mark.read_bytes() == b"\xfe\xffxtte"
+
+
+def test_a_binary_file_is_refused(work: Workspace) -> None:
+    path = work.file("a", b"OLD\0\1\2")
+    assert "is binary" in refusal(work, "OLD", "NEW")
+    assert path.read_bytes() == b"OLD\0\1\2"
+
+
+def test_other_names_of_the_file_are_told_to_keep_the_old_content(work: Workspace) -> None:
+    path = work.file("a", "x = 1\n")
+    os.link(path, work.root / "b")
+    assert edit(work, "1", "2").endswith("[it had 1 other name (hard links), which keep the old content]")
+    assert (path.read_text(), (work.root / "b").read_text()) == ("x = 2\n", "x = 1\n")
+    assert "hard links" not in edit(work, "2", "3")
 
 
 def test_a_summary_stays_short(work: Workspace) -> None:
@@ -151,7 +184,7 @@ def test_a_summary_stays_short(work: Workspace) -> None:
     assert "+… 88 more lines" in text
 
 
-BYTES = st.lists(st.sampled_from([b"a", b"b", b"\n", b"\r\n", b"\xe9", b"\xef\xbb\xbf", b"\0"]), max_size=12)
+BYTES = st.lists(st.sampled_from([b"a", b"b", b"\n", b"\r\n", b"\xe9", b"\xef\xbb\xbf", b"\1"]), max_size=12)
 
 
 @settings(max_examples=60)

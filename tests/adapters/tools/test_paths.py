@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from dsh_actors.adapters.tools.edit import EditTool
+from dsh_actors.adapters.tools.grep import GrepTool
 from dsh_actors.adapters.tools.paths import absolute, open_below, open_target, real_path, shown
 from dsh_actors.adapters.tools.read import ReadTool
 from dsh_actors.adapters.tools.write import WriteTool
 from dsh_actors.errors import ToolDenied, ToolError
+from dsh_actors.ports import Tool
 from tests.adapters.tools.file_kit import Workspace, workspace_at
 
 
@@ -199,3 +201,51 @@ def test_names_that_are_not_utf8_are_reachable_and_shown_well_formed(work: Works
     assert text == "caf\ufffd"
     assert "x" in work.text(ReadTool(), path="caf\udce9")
     assert shown(raw + b"\n\x1b", work.context) == "caf\ufffd\\n\\x1b"
+
+
+def test_the_harness_home_is_never_written_by_any_name(work: Workspace) -> None:
+    home = work.root / ".dsh"
+    work.file(".dsh/config.toml", "old")
+    (work.root / "link").symlink_to(home)
+    for roots in (work.context.roots, ("/",)):
+        inner = replace(work, context=replace(work.context, roots=roots, protected=(str(home),)))
+        names_of_it = ".dsh/config.toml", ".dsh/new/x", "link/config.toml", "a/../.dsh/x", f"{home}/x", ".dsh"
+        for path in names_of_it:
+            attempts: list[tuple[Tool, dict[str, str]]] = [
+                (WriteTool(), {"content": "bad"}),
+                (EditTool(), {"old": "old", "new": "bad"}),
+                (EditTool(), {"old": "", "new": "bad"}),
+            ]
+            for tool, arguments in attempts:
+                with pytest.raises(ToolDenied) as caught:
+                    inner.run(tool, path=path, **arguments)
+                assert caught.value.rule == "harness-home"
+        inner.run(WriteTool(), path=".dsh2/config.toml", content="")
+        assert (work.root / ".dsh2/config.toml").exists()
+    assert (home / "config.toml").read_text() == "old"
+    assert os.listdir(home) == ["config.toml"]
+    assert "old" in inner.text(ReadTool(), path=".dsh/config.toml")
+
+
+def test_secret_files_are_neither_read_nor_written_by_any_name(work: Workspace) -> None:
+    secret = work.file("keys/credentials.toml", "sk-secret\n")
+    work.file("keys/other", "sk-secret\n")
+    (work.root / "link").symlink_to(secret)
+    os.link(secret, work.root / "hard")
+    places = (str(secret), str(work.root / "missing"))
+    inner = replace(work, context=replace(work.context, secret_files=places))
+    for path in ("keys/credentials.toml", "link", "hard", "keys/credentials.toml#byte=2"):
+        calls: list[tuple[Tool, dict[str, str]]] = [(ReadTool(), {"path": path})]
+        if "#" not in path:
+            calls += [
+                (GrepTool(), {"path": path, "pattern": "sk"}),
+                (EditTool(), {"path": path, "old": "sk", "new": "x"}),
+                (WriteTool(), {"path": path, "content": "x"}),
+            ]
+        for tool, arguments in calls:
+            with pytest.raises(ToolDenied) as caught:
+                inner.run(tool, **arguments)
+            assert caught.value.rule == "harness-secrets"
+    found = inner.text(GrepTool(), path="keys", pattern="sk")
+    assert found == "keys/other:1:sk-secret\n[1 matches in 1 of 1 files; 1 files could not be read]"
+    assert secret.read_text() == "sk-secret\n"

@@ -35,6 +35,35 @@ def test_a_file_is_overwritten_exactly_and_keeps_its_mode(work: Workspace) -> No
     assert path.stat().st_mode & 0o7777 == 0o751
 
 
+def test_the_byte_order_mark_of_a_file_stays_and_stays_alone(work: Workspace) -> None:
+    path = work.file("a", b"\xef\xbb\xbfold")
+    for content in ("new", "\ufeffnewer"):
+        work.run(WriteTool(), path="a", content=content)
+        assert path.read_bytes() == b"\xef\xbb\xbf" + content.removeprefix("\ufeff").encode()
+    plain = work.file("b", "old")
+    work.run(WriteTool(), path="b", content="new")
+    assert plain.read_bytes() == b"new"
+
+
+def test_another_encoding_and_other_names_of_the_file_are_said(work: Workspace) -> None:
+    path = work.file("a", "old".encode("utf-16"))
+    os.link(path, work.root / "b")
+    text = work.text(WriteTool(), path="a", content="new")
+    assert text == (
+        "overwrote a (3 bytes, 1 lines; it had 8 bytes of UTF-16; now it is UTF-8)\n"
+        "[it had 1 other name (hard links), which keep the old content]"
+    )
+    assert (work.root / "b").read_bytes() == "old".encode("utf-16")
+
+
+def test_a_file_that_may_be_written_but_not_read_is_overwritten(work: Workspace) -> None:
+    path = work.file("a", "old")
+    path.chmod(0o200)
+    work.run(WriteTool(), path="a", content="new")
+    path.chmod(0o600)
+    assert path.read_text() == "new"
+
+
 def test_a_new_file_gets_the_mode_of_the_umask(work: Workspace) -> None:
     before = os.umask(0o027)
     try:

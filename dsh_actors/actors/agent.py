@@ -12,7 +12,7 @@ from typing import Any
 from weakref import WeakSet
 
 from dsh_actors.actors import protocol as p
-from dsh_actors.actors.boundary import check_fact, check_message
+from dsh_actors.actors.boundary import check_fact, check_message, let_exits_pass
 from dsh_actors.actors.chains import Answer
 from dsh_actors.actors.effects import EffectRunner
 from dsh_actors.actors.wiring import AgentParts, Wiring
@@ -92,21 +92,24 @@ class AgentActor(BaseActor):
     def _advance(self) -> None:
         """Feed the machine until it waits for somebody else."""
         todo, machine = self._todo, self.machine
-        is_first = True
+        is_taken = False
         while todo:
             before = self._standing()
             try:
-                self._take(todo.popleft())
+                effects = self._take(todo.popleft())
+                is_taken = True
+                for effect in effects:
+                    self._effects.carry_out(effect)
             except BaseException as error:
                 # What was folded and not committed makes each later write fail: only the log is right now.
-                unchanged = isinstance(error, EventRefused | ProtocolError) and before == self._standing()
-                if not (is_first and unchanged):
+                refused = isinstance(error, EventRefused | ProtocolError) and before == self._standing()
+                if is_taken or not refused or todo:
                     todo.clear()
                     self.die(error)
-                if is_first:
-                    raise
-                return  # what the sender wanted was done
-            is_first = False
+                if is_taken:
+                    let_exits_pass(error)
+                    return  # what the sender asked for was done
+                raise
         if machine.phase is Phase.IDLE and self._idle_waiters:
             waiters, self._idle_waiters = self._idle_waiters, WeakSet()
             for waiter in waiters:
@@ -117,14 +120,13 @@ class AgentActor(BaseActor):
         machine = self.machine
         return machine.state.next_seq, machine.phase, machine.ticket
 
-    def _take(self, message: io.Input) -> None:
+    def _take(self, message: io.Input) -> tuple[io.Effect, ...]:
         if isinstance(message, io.ToolFinalised) and message.result.contexts:
             message = _with_free_ids(message, self.machine.state.inbox)
         transition = self.machine.advance(message, self._wiring.clock.now_ms())
         if transition.events:
             self._commit(transition.events)
-        for effect in transition.effects:
-            self._effects.carry_out(effect)
+        return transition.effects
 
     def _commit(self, events: tuple[Event, ...]) -> None:
         self._wiring.store.tell(p.AppendEvents(self._id, events))

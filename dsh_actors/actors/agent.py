@@ -5,7 +5,6 @@ It never waits. Whatever takes time runs elsewhere and returns as a message with
 
 from __future__ import annotations
 
-import secrets
 from collections import deque
 from dataclasses import replace
 from typing import Any
@@ -18,8 +17,7 @@ from dsh_actors.actors.effects import EffectRunner
 from dsh_actors.actors.wiring import AgentParts, Wiring
 from dsh_actors.core import turn_io as io
 from dsh_actors.core.events import Event
-from dsh_actors.core.ids import MessageId
-from dsh_actors.core.inbox import TARGETS, Inbox
+from dsh_actors.core.inbox import TARGETS
 from dsh_actors.core.repair import Closers
 from dsh_actors.core.snapshot import dump
 from dsh_actors.core.text import require_lossless
@@ -121,8 +119,6 @@ class AgentActor(BaseActor):
         return machine.state.next_seq, machine.phase, machine.ticket
 
     def _take(self, message: io.Input) -> tuple[io.Effect, ...]:
-        if isinstance(message, io.ToolFinalised) and message.result.contexts:
-            message = _with_free_ids(message, self.machine.state.inbox)
         transition = self.machine.advance(message, self._wiring.clock.now_ms())
         if transition.events:
             self._commit(transition.events)
@@ -196,15 +192,3 @@ def _check_cause(cause: Any) -> None:
         raise EventRefused(f"unknown cancel cause {cause!r}")
     if kind == "hook" and type(cause.get("reason")) is not str:
         raise EventRefused("a hook that cancels needs a reason")
-
-
-def _with_free_ids(message: io.ToolFinalised, inbox: Inbox) -> io.ToolFinalised:
-    """Give what a tool says to the model another id where its own is taken."""
-    taken = {pending.id for target in TARGETS for pending in inbox.pending(target)}
-    contexts = []
-    for context in message.result.contexts:
-        if context.id in taken:
-            context = replace(context, id=MessageId(f"msg-{secrets.token_hex(12)}"))
-        taken.add(context.id)
-        contexts.append(context)
-    return replace(message, result=replace(message.result, contexts=tuple(contexts)))

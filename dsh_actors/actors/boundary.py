@@ -6,16 +6,27 @@ hold, is refused here.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+from dsh_actors.core.chunks import Failure
 from dsh_actors.core.events import KNOWN_TYPES, OWN_TYPES, SURFACE_TYPES
-from dsh_actors.core.messages import Message, ReasoningBlock, TextBlock, ToolCallBlock, ToolResultBlock
-from dsh_actors.core.text import require_lossless, shorten
+from dsh_actors.core.ids import MessageId, SessionId
+from dsh_actors.core.messages import Message, ReasoningBlock, TextBlock, require_input
+from dsh_actors.core.text import JsonObject, require_lossless, shorten
 from dsh_actors.core.turn_io import ToolResult
 from dsh_actors.errors import EventRefused
 
-__all__ = ["check_fact", "check_message", "check_result", "is_recordable", "let_exits_pass"]
+__all__ = [
+    "check_fact",
+    "check_message",
+    "error_payload",
+    "is_recordable",
+    "let_exits_pass",
+    "loggable_result",
+]
 
 _STRUCTURE = SURFACE_TYPES | {
     "assistant/chunk",
@@ -80,18 +91,19 @@ def check_message(message: object, what: str) -> None:
     require_lossless(raw, what)
     # As the log will give it back: what does not survive that would make the session unreadable.
     read = Message.from_json(raw)
-    if type(read.id) is not str or read.role != "user":
-        raise EventRefused(f"{what} needs the role 'user' and a text as its id")
+    if type(read.id) is not str:
+        raise EventRefused(f"{what} needs a text as its id")
+    require_input(read)
     for block in read.content:
-        match block:
-            case TextBlock(text) | ReasoningBlock(text) if type(text) is not str:
-                raise EventRefused(f"{what}: a block without text")
-            case ToolCallBlock() | ToolResultBlock():
-                raise EventRefused(f"{what}: only the harness writes tool calls and results")
+        if isinstance(block, TextBlock | ReasoningBlock) and type(block.text) is not str:
+            raise EventRefused(f"{what}: a block without text")
 
 
-def check_result(result: ToolResult) -> None:
-    """Raises `EventRefused` for a tool result that the log cannot hold."""
+def loggable_result(result: ToolResult) -> ToolResult:
+    """The result as it may be committed. Raises `EventRefused` for one that the log cannot hold.
+
+    What it says to the model gets ids of ours: a tool's own may be pending already, now or by then.
+    """
     texts = (result.text, result.code or "", result.name or "")
     if any(type(text) is not str for text in texts):
         raise EventRefused("a tool result's text, code and name must be texts")
@@ -106,9 +118,25 @@ def check_result(result: ToolResult) -> None:
         raise EventRefused("a tool result's contexts must be a tuple of messages")
     for context in result.contexts:
         check_message(context, "a tool's context")
+    if not result.contexts:
+        return result
+    named = (replace(each, id=MessageId(f"msg-{secrets.token_hex(12)}")) for each in result.contexts)
+    return replace(result, contexts=tuple(named))
 
 
 def _pairs(events: Any) -> list[tuple[Any, Any]]:
     if not isinstance(events, tuple) or not all(isinstance(e, tuple) and len(e) == 2 for e in events):
         raise EventRefused("a tool result's events must be pairs of a type and an object")
     return list(events)
+
+
+def error_payload(
+    session_id: SessionId, failure: Failure, turn: int | None = None, step: int | None = None
+) -> JsonObject:
+    """What every ``agent/error`` notification carries: session, message, code, and where it was."""
+    payload: JsonObject = {"session": session_id, "message": failure.message, "code": failure.code}
+    if turn is not None:
+        payload["turn"] = turn
+    if step is not None:
+        payload["step"] = step
+    return payload

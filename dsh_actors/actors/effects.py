@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any, assert_never
 
 from dsh_actors.actors import protocol as p
-from dsh_actors.actors.boundary import check_message, check_result, let_exits_pass
+from dsh_actors.actors.boundary import check_message, error_payload, let_exits_pass, loggable_result
 from dsh_actors.actors.chains import Answer, Chains, failure_of
 from dsh_actors.actors.wiring import AgentParts, Wiring
 from dsh_actors.core import turn_io as io
@@ -54,7 +54,6 @@ class EffectRunner:
         self._chains = Chains(session_id, parts.scope, ref, feed)
         self._timers: dict[Ticket, Timer] = {}
         self._running_tools: set[Ticket] = set()
-        self._finalising: dict[Ticket, io.ToolFinalised] = {}
         self._stream: Ticket | None = None
         self._call: PreparedCall | None = None
         self._encoder: tuple[str, str, RequestEncoder] | None = None
@@ -90,7 +89,7 @@ class EffectRunner:
                     # Observers are foreign code and cannot hurt the loop; the failure is theirs to look at.
                     let_exits_pass(error)
                     if kind != "agent/error":
-                        self.observe("agent/error", p.error_payload(self._id, failure_of(error)))
+                        self.observe("agent/error", error_payload(self._id, failure_of(error)))
 
     def carry_out(self, effect: io.Effect) -> None:
         match effect:
@@ -127,7 +126,7 @@ class EffectRunner:
         payload: Mapping[str, Any] = effect.payload
         if effect.kind == "agent/error" and "error" in payload:
             failure = Failure.from_json(payload["error"])
-            payload = p.error_payload(self._id, failure, payload.get("turn"), payload.get("step"))
+            payload = error_payload(self._id, failure, payload.get("turn"), payload.get("step"))
         self.observe(effect.kind, {"session": self._id, **payload})
 
     def _cancel_work(self, effect: io.CancelWork) -> None:
@@ -142,10 +141,6 @@ class EffectRunner:
         self._feed(self._parts.gate.drop(ticket))
         if ticket == self._stream:
             self._wiring.gateway.tell(p.AbortModelStream(self._owner, ticket))
-        unfinished = self._finalising.pop(ticket, None)
-        if unfinished is not None:
-            # What the tool did is done and must be in the log, whoever wanted to look at it first.
-            self._feed([unfinished])
 
     # --- effects, in the order of a turn -----------------------------------------------------
 
@@ -306,18 +301,15 @@ class EffectRunner:
         ticket, index = effect.ticket, effect.index
 
         def accept(result: Any) -> list[io.Input]:
-            self._finalising.pop(ticket, None)
             if not isinstance(result, io.ToolResult):
                 raise ProtocolError(f"tools/post-execute answered with a {type(result).__name__}")
             if result is not effect.result:  # which the pool, or the gate, has checked
-                check_result(result)
+                result = loggable_result(result)
             return [io.ToolFinalised(ticket, index, result)]
 
         def failed(failure: Failure) -> io.Input:
-            self._finalising.pop(ticket, None)
             return io.ToolFinalised(ticket, index, _error_result(failure))
 
-        self._finalising[ticket] = io.ToolFinalised(ticket, index, effect.result)
         self._chains.ask(
             "tools/post-execute",
             ticket,

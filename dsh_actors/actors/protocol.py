@@ -330,18 +330,6 @@ class Shutdown:
     timeout_s: float = 30.0
 
 
-def error_payload(
-    session_id: SessionId, failure: Failure, turn: int | None = None, step: int | None = None
-) -> JsonObject:
-    """What every ``agent/error`` notification carries: session, message, code, and where it was."""
-    payload: JsonObject = {"session": session_id, "message": failure.message, "code": failure.code}
-    if turn is not None:
-        payload["turn"] = turn
-    if step is not None:
-        payload["step"] = step
-    return payload
-
-
 class Rule(NamedTuple):
     """``how``: "ask" waits for the reply (down the ranks only), "tell" does not."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dsh_actors.actors import protocol as p
-from dsh_actors.actors.boundary import check_result
+from dsh_actors.actors.boundary import loggable_result
 from dsh_actors.core import turn_io as io
 from dsh_actors.core.ids import Ticket
 from dsh_actors.core.redaction import Redactor
@@ -135,15 +135,13 @@ class ToolPoolActor(BaseActor):
             meta = clean_json(self._redactor.json(result.meta)) if result.meta is not None else None
             events = tuple((kind, clean_json(self._redactor.json(data))) for kind, data in result.events)
             text = self._redactor.text(clean_text(result.text))
-            shown = replace(result, text=text, meta=meta, events=events)
-            check_result(shown)
+            return loggable_result(replace(result, text=text, meta=meta, events=events))
         except Exception as error:
             # `EventRefused`, or whatever a value does that is not what it should be, or nests without end.
             text = f"Error: the tool's answer cannot be used: {shorten(error_chain(error), 500)}"
             return io.ToolResult(
                 self._redactor.text(clean_text(text)), is_error=True, code="INVALID_TOOL_OUTPUT"
             )
-        return shown
 
 
 def _execute(tool: Tool, arguments: JsonObject, context: ToolContext) -> ToolOutput:

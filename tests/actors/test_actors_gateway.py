@@ -203,15 +203,16 @@ def test_the_watchdog_lets_a_stream_live_that_goes_on_speaking():
     hold.close()
 
 
-def test_an_abort_reaches_the_stream_of_its_own_life_only(gateways):
+@pytest.mark.parametrize("life", [1, 2])
+def test_an_abort_reaches_the_newest_stream_though_an_older_one_has_ended(gateways, life):
     gateway = gateways()
     gateway.open(1, p.Owner("s", 1))
     old = gateway.model.next_stream()
-    gateway.open(1, p.Owner("s", 2))
+    gateway.open(1, p.Owner("s", life))
     new = gateway.model.next_stream()
     old.send(*text_chunks("old"))
     assert gateway.reply().chunks[0] == TextDelta(0, "old")
-    gateway.abort(1, p.Owner("s", 2))
+    gateway.abort(1, p.Owner("s", life))
     (finish,) = gateway.reply().chunks
     assert isinstance(finish, Finish) and finish.kind == "aborted"
     new.send(*text_chunks("nobody reads this"))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dsh_actors.actors import protocol as p
+from dsh_actors.actors.boundary import let_exits_pass
 from dsh_actors.actors.tool_gate import ToolGate
 from dsh_actors.actors.wiring import AgentParts
 from dsh_actors.adapters.tools.registry import select_tools
@@ -237,12 +238,20 @@ class AgentAssembly:
 
 def _is_parallel(scope: Scope, call: io.Call) -> bool:
     tool: Any = scope.visible_tools().get(call.name)
-    return tool is not None and tool.is_parallel(call.arguments) is True
+    try:
+        return tool is not None and tool.is_parallel(call.arguments) is True
+    except BaseException as error:  # a tool is foreign code; one that cannot say runs alone
+        let_exits_pass(error)
+        return False
 
 
 def _changes(scope: Scope, call: io.Call) -> bool:
     tool: Any = scope.visible_tools().get(call.name)
-    return tool is not None and call.problem is None and tool.spec.changes
+    try:
+        return tool is not None and call.problem is None and tool.spec.changes is not False
+    except BaseException as error:  # a tool is foreign code; one that cannot say is taken to change something
+        let_exits_pass(error)
+        return True
 
 
 def _kept_prompt(options: AgentOptions, state: SessionState, appended: str) -> KeptPrompt | None:

@@ -22,7 +22,7 @@ from dsh_actors.actors.projector import ProjectorActor, watch_sessions
 from dsh_actors.actors.session_store import SessionStoreActor
 from dsh_actors.actors.store_books import StoreBooks
 from dsh_actors.actors.supervisor import SupervisorActor, WorkerSpec
-from dsh_actors.actors.tool_pool import ToolPoolActor
+from dsh_actors.actors.tool_pool import RunningCalls, ToolPoolActor
 from dsh_actors.actors.wiring import Wiring
 from dsh_actors.adapters.storage.backend import open_disk_storage, open_index
 from dsh_actors.adapters.storage.memory import MemoryStorage
@@ -30,7 +30,7 @@ from dsh_actors.adapters.tools.registry import builtin_tools
 from dsh_actors.assembly import AgentAssembly
 from dsh_actors.config import Config, prepare_home
 from dsh_actors.core.events import Event, SessionHeader
-from dsh_actors.core.ids import SessionId, Ticket
+from dsh_actors.core.ids import SessionId
 from dsh_actors.core.options import AgentOptions
 from dsh_actors.core.prompt import PERSONA
 from dsh_actors.core.redaction import Redactor
@@ -44,7 +44,7 @@ from dsh_actors.runtime.log import LOGGER
 from dsh_actors.runtime.patching import require_patched, stop_birth_records
 from dsh_actors.runtime.process import Processes
 from dsh_actors.runtime.ref import ACTOR_TIMEOUT, Ref
-from dsh_actors.runtime.tasks import Slots, Task
+from dsh_actors.runtime.tasks import Slots
 from dsh_actors.runtime.timers import SystemClock
 from dsh_actors.sessions import PreparedSession, SessionView, StoredSessions
 
@@ -298,7 +298,7 @@ class Harness:
     def _workers(self) -> dict[str, tuple[Address, WorkerSpec]]:
         streams = GatewayState(self.providers)
         slots = Slots(MAX_TOOL_CALLS_AT_ONCE)
-        running: dict[tuple[SessionId, Ticket], Task] = {}
+        running: RunningCalls = {}
         window_s = self.config.session.write_window_ms / 1000
 
         def store(generation: int, parent: Ref[Any]) -> SessionStoreActor:

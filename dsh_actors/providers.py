@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from dsh_actors.config import Config, ProviderSettings
-from dsh_actors.core.retry import RetryPolicy
 from dsh_actors.ports import LlmProvider
 
 __all__ = ["LazyProviders"]
@@ -55,6 +54,5 @@ class LazyProviders(Mapping[str, LlmProvider]):
                 connect_timeout_s=model.connect_timeout_s,
                 first_event_timeout_s=model.first_event_timeout_s,
                 idle_timeout_s=model.idle_timeout_s,
-                retry_policy=RetryPolicy(max_retries=self._config.limits.max_retries),
             )
         )

@@ -6,20 +6,24 @@ It never waits. Whatever takes time runs elsewhere and returns as a message with
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
 
 from dsh_actors.actors import protocol as p
-from dsh_actors.actors.effects import Answer, EffectRunner
+from dsh_actors.actors.boundary import check_fact, check_message, let_exits_pass
+from dsh_actors.actors.chains import Answer
+from dsh_actors.actors.effects import EffectRunner
 from dsh_actors.actors.wiring import AgentParts, Wiring
 from dsh_actors.core import turn_io as io
 from dsh_actors.core.events import Event
+from dsh_actors.core.inbox import TARGETS
 from dsh_actors.core.repair import Closers
 from dsh_actors.core.snapshot import dump
 from dsh_actors.core.text import require_lossless
 from dsh_actors.core.turn import TurnMachine
 from dsh_actors.core.turn_env import Phase
-from dsh_actors.errors import EventRefused
+from dsh_actors.errors import EventRefused, ProtocolError
 from dsh_actors.ports import Checkpoint
 from dsh_actors.runtime.actor import BaseActor
 from dsh_actors.runtime.future import GeventFuture
@@ -33,7 +37,8 @@ class AgentActor(BaseActor):
     Receives: the machine's inputs, WhenIdle, GetStatus, GetSnapshot, ApprovalAnswered.
     Sends: AppendEvents, SaveCheckpoint and FlushSession to the store, work to gateway, pool and approvals.
     Waits for: nothing.
-    Dies when: a transition fails unexpectedly; it is rebuilt from its log.
+    Dies when: a transition fails, told or asked, unless it was refused with nothing changed; it is
+    rebuilt from its log.
     """
 
     def __init__(
@@ -75,8 +80,7 @@ class AgentActor(BaseActor):
                 self._effects.tool_ended(message.ticket)
                 self._todo.append(message)
             case _:
-                _check(message)
-                self._todo.append(message)
+                self._todo.append(_checked(message))
         self._advance()
         return None
 
@@ -86,16 +90,39 @@ class AgentActor(BaseActor):
     def _advance(self) -> None:
         """Feed the machine until it waits for somebody else."""
         todo, machine = self._todo, self.machine
+        is_taken = False
         while todo:
-            transition = machine.advance(todo.popleft(), self._wiring.clock.now_ms())
-            if transition.events:
-                self._commit(transition.events)
-            for effect in transition.effects:
-                self._effects.carry_out(effect)
+            before = self._standing()
+            try:
+                effects = self._take(todo.popleft())
+                is_taken = True
+                for effect in effects:
+                    self._effects.carry_out(effect)
+            except BaseException as error:
+                # What was folded and not committed makes each later write fail: only the log is right now.
+                refused = isinstance(error, EventRefused | ProtocolError) and before == self._standing()
+                if is_taken or not refused or todo:
+                    todo.clear()
+                    self.die(error)
+                if is_taken:
+                    let_exits_pass(error)
+                    return  # what the sender asked for was done
+                raise
         if machine.phase is Phase.IDLE and self._idle_waiters:
             waiters, self._idle_waiters = self._idle_waiters, WeakSet()
             for waiter in waiters:
                 waiter.set(None)
+
+    def _standing(self) -> tuple[object, ...]:
+        """Changes with everything that a transition changes."""
+        machine = self.machine
+        return machine.state.next_seq, machine.phase, machine.ticket
+
+    def _take(self, message: io.Input) -> tuple[io.Effect, ...]:
+        transition = self.machine.advance(message, self._wiring.clock.now_ms())
+        if transition.events:
+            self._commit(transition.events)
+        return transition.effects
 
     def _commit(self, events: tuple[Event, ...]) -> None:
         self._wiring.store.tell(p.AppendEvents(self._id, events))
@@ -139,16 +166,29 @@ class AgentActor(BaseActor):
         )
 
 
-def _check(message: io.Input) -> None:
-    """Refuse what the log cannot hold, before anything changes."""
+def _checked(message: Any) -> io.Input:
+    """Refuse what cannot be taken, before anything changes. Raises `EventRefused` or `ProtocolError`."""
     match message:
-        case io.Deliver(message=delivered):
-            require_lossless(delivered.to_json(), "a delivered message")
+        case io.Deliver():
+            if message.target not in TARGETS:
+                raise ProtocolError(f"there is no inbox list {message.target!r}")
+            check_message(message.message, "a delivered message")
         case io.EditInbox(message=replacement) if replacement is not None:
-            require_lossless(replacement.to_json(), "a delivered message")
+            check_message(replacement, "a delivered message")
         case io.Record():
-            require_lossless(message.data, message.type)
+            if check_fact(message.type, message.data) and not message.ignorable:
+                return replace(message, ignorable=True)
         case io.Cancel():
-            require_lossless(message.cause, "a cancel cause")
-            if message.cause.get("kind") not in ("user", "parent", "hook", "disposed"):
-                raise EventRefused(f"unknown cancel cause {message.cause!r}")
+            _check_cause(message.cause)
+        case _ if not isinstance(message, io.Input):
+            raise ProtocolError(f"not a message for an agent: {message!r}")
+    return message  # type: ignore[no-any-return]  # it is an `io.Input` by now
+
+
+def _check_cause(cause: Any) -> None:
+    require_lossless(cause, "a cancel cause")
+    kind = cause.get("kind") if type(cause) is dict else None
+    if kind not in ("user", "parent", "hook", "disposed"):
+        raise EventRefused(f"unknown cancel cause {cause!r}")
+    if kind == "hook" and type(cause.get("reason")) is not str:
+        raise EventRefused("a hook that cancels needs a reason")

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dsh_actors.actors import protocol as p
+from dsh_actors.actors.boundary import let_exits_pass
 from dsh_actors.errors import ProtocolError
 from dsh_actors.runtime.actor import BaseActor
+from dsh_actors.runtime.log import LOGGER
 from dsh_actors.runtime.ref import Ref
 from dsh_actors.runtime.timers import Timer, after
 
@@ -31,9 +33,9 @@ class _Given:
 class ApprovalsActor(BaseActor):
     """Owns: the open approval requests and their deadlines.
     Receives: RequestApproval, DropApproval, and the answers.
-    Sends: each request's outcome, once.
+    Sends: each request's outcome, once; ``unavailable`` if the answerer raises, or if it ends itself.
     Waits for: nothing.
-    Dies when: the answerer raises; its open requests then time out with their turn.
+    Dies when: a message is malformed (a fault of ours).
     """
 
     def __init__(
@@ -55,8 +57,8 @@ class ApprovalsActor(BaseActor):
             case p.RequestApproval():
                 self._request(message)
             case p.DropApproval(approval_id=approval_id):
-                if self._close(approval_id) is not None and self._answerer is not None:
-                    self._answerer.withdraw(approval_id)
+                if self._close(approval_id) is not None:
+                    self._withdraw(approval_id)
             case _Given(approval_id=approval_id, outcome=outcome):
                 request = self._close(approval_id)
                 if request is not None:
@@ -64,6 +66,14 @@ class ApprovalsActor(BaseActor):
                     request.reply(outcome if known else "unavailable")
             case _:
                 raise ProtocolError(f"{self.name} cannot use a {type(message).__name__}")
+
+    def stopped(self) -> None:
+        """Nobody will answer what is open: say so, or the agents would wait for ever."""
+        for approval_id in tuple(self._open):
+            request = self._close(approval_id)
+            if request is not None:
+                request.reply("unavailable")
+            self._withdraw(approval_id)
 
     def _request(self, request: p.RequestApproval) -> None:
         if self._answerer is None:
@@ -74,7 +84,21 @@ class ApprovalsActor(BaseActor):
             self.ref.tell(_Given(request.approval_id, outcome))
 
         self._open[request.approval_id] = (request, after(self._timeout_s, lambda: give("unavailable")))
-        self._answerer.ask(request, give)
+        try:
+            self._answerer.ask(request, give)
+        except BaseException as error:  # whoever answers is foreign code
+            let_exits_pass(error)
+            LOGGER.exception("an approval could not be asked for")
+            give("unavailable")
+
+    def _withdraw(self, approval_id: str) -> None:
+        if self._answerer is None:
+            return
+        try:
+            self._answerer.withdraw(approval_id)
+        except BaseException as error:  # whoever answers is foreign code
+            let_exits_pass(error)
+            LOGGER.exception("an approval could not be withdrawn")
 
     def _close(self, approval_id: str) -> p.RequestApproval | None:
         request, timer = self._open.pop(approval_id, (None, None))

@@ -6,45 +6,30 @@ What is quick is answered at once; the rest is work elsewhere whose answer is a 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import count
 from typing import Any, assert_never
 
 from dsh_actors.actors import protocol as p
+from dsh_actors.actors.boundary import check_message, error_payload, let_exits_pass, loggable_result
+from dsh_actors.actors.chains import Answer, Chains, failure_of
 from dsh_actors.actors.wiring import AgentParts, Wiring
 from dsh_actors.core import turn_io as io
-from dsh_actors.core.chunks import CallConfig, Failure
+from dsh_actors.core.chunks import CallConfig, Failure, Finish
 from dsh_actors.core.ids import SessionId, Ticket
-from dsh_actors.core.prompt import context_snapshot, system_prompt, tool_schemas
+from dsh_actors.core.prompt import context_snapshot, has_computed_text, system_prompt, tool_schemas
 from dsh_actors.core.request import ToolSchema
-from dsh_actors.core.retry import GiveUp, Retry, RetryPolicy, decide
-from dsh_actors.core.scope import run_chain
-from dsh_actors.core.text import require_lossless
-from dsh_actors.errors import HarnessError, ProtocolError, error_chain
-from dsh_actors.ports import CancelToken, PreparedCall, RequestEncoder
+from dsh_actors.core.retry import MAX_TIMER_MS, GiveUp, Retry, RetryPolicy, decide
+from dsh_actors.core.text import JsonObject, clean_text, require_lossless
+from dsh_actors.errors import HarnessError, ProtocolError
+from dsh_actors.ports import PreparedCall, RequestEncoder
 from dsh_actors.runtime.ref import Ref
-from dsh_actors.runtime.tasks import Task, TaskEnd, deadline, start_task
 from dsh_actors.runtime.timers import Timer, after
 
-__all__ = ["Answer", "EffectRunner"]
+__all__ = ["EffectRunner"]
 
-INTERCEPTOR_DEADLINE_S = 600.0
-"""An interceptor chain that takes longer has failed."""
-KILL_GRACE_S = 1.0
-
-
-Accept = Callable[[Any], list[io.Input]]
-OnError = Callable[[Failure], io.Input] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a worker's interceptors came to."""
-
-    ticket: Ticket
-    end: TaskEnd[Any]
-    accept: Accept
-    on_error: OnError
+_lives = count(1)
 
 
 class EffectRunner:
@@ -59,14 +44,16 @@ class EffectRunner:
         feed: Callable[[list[io.Input]], None],
     ) -> None:
         self._id = session_id
+        # Tickets begin anew with each life of an agent; work that an earlier one left behind is not ours.
+        self._owner = p.Owner(session_id, next(_lives))
         self._wiring = wiring
         self._parts = parts
         self._scope = parts.scope
         self._ref = ref
         self._feed = feed
-        self._tasks: dict[Ticket, Task] = {}
+        self._chains = Chains(session_id, parts.scope, ref, feed)
         self._timers: dict[Ticket, Timer] = {}
-        self._running_tools: dict[Ticket, str] = {}
+        self._running_tools: set[Ticket] = set()
         self._stream: Ticket | None = None
         self._call: PreparedCall | None = None
         self._encoder: tuple[str, str, RequestEncoder] | None = None
@@ -74,17 +61,20 @@ class EffectRunner:
 
     def close(self) -> None:
         """Give up all work: the agent is gone."""
-        for task in self._tasks.values():
-            task.kill(KILL_GRACE_S, "stopped")
+        self._chains.close()
         for timer in self._timers.values():
             timer.cancel()
         for ticket in self._running_tools:
-            self._wiring.pool.tell(p.CancelToolCall(self._id, ticket, {"kind": "disposed"}))
+            self._wiring.pool.tell(p.CancelToolCall(self._owner, ticket, {"kind": "disposed"}))
         if self._stream is not None:
-            self._wiring.gateway.tell(p.AbortModelStream(self._id, self._stream))
+            self._wiring.gateway.tell(p.AbortModelStream(self._owner, self._stream))
+        self._parts.gate.close()
 
     def tool_ended(self, ticket: Ticket) -> None:
-        self._running_tools.pop(ticket, None)
+        self._running_tools.discard(ticket)
+
+    def on_answer(self, message: Answer) -> None:
+        self._chains.on_answer(message)
 
     def observe(self, kind: str, *payloads: Any) -> None:
         """Call the observers of a notification, for each payload in turn; what they raise is contained."""
@@ -95,15 +85,16 @@ class EffectRunner:
             for observer in tuple(observers):
                 try:
                     observer(payload)
-                except Exception as error:
+                except BaseException as error:
                     # Observers are foreign code and cannot hurt the loop; the failure is theirs to look at.
+                    let_exits_pass(error)
                     if kind != "agent/error":
-                        self.observe("agent/error", {"session": self._id, "note": error_chain(error)})
+                        self.observe("agent/error", error_payload(self._id, failure_of(error)))
 
     def carry_out(self, effect: io.Effect) -> None:
         match effect:
             case io.Notify():
-                self.observe(effect.kind, {"session": self._id, **effect.payload})
+                self._notify(effect)
             case io.Flush():
                 self._flush(effect.ticket)
             case io.AssemblePrompt():
@@ -131,82 +122,25 @@ class EffectRunner:
             case _:
                 assert_never(effect)
 
-    # --- answers now, or from a task ---------------------------------------------------------
-
-    def _chain(
-        self,
-        point: str,
-        ticket: Ticket,
-        payload: dict[str, Any],
-        default: Callable[[], Any],
-        accept: Accept,
-        *,
-        slow: bool = False,
-        on_error: OnError = None,
-    ) -> None:
-        """Answer at once where nobody intercepts and ``default`` is quick, otherwise from a worker.
-
-        ``accept`` turns the chain's answer into the machine's inputs; it raises for one it cannot use.
-        """
-        handlers = self._scope.handlers_of(point)
-        if handlers or slow:
-            payload["session"] = self._id
-            self._work(ticket, lambda: run_chain(handlers, payload, default), payload, accept, on_error)
-        else:
-            self._feed(self._accepted(ticket, default, accept, on_error))
-
-    def _accepted(
-        self, ticket: Ticket, answer: Callable[[], Any], accept: Accept, on_error: OnError
-    ) -> list[io.Input]:
-        try:
-            return accept(answer())
-        except Exception as error:  # interceptors, a provider's prepare, prompt sections: foreign code
-            failure = _failure(error)
-            return [on_error(failure) if on_error else io.WorkFailed(ticket, failure)]
-
-    def _work(
-        self,
-        ticket: Ticket,
-        work: Callable[[], Any],
-        payload: dict[str, Any],
-        accept: Accept,
-        on_error: OnError,
-    ) -> None:
-        def run(token: CancelToken) -> Any:
-            payload["cancel"] = token
-            with deadline(INTERCEPTOR_DEADLINE_S):
-                return work()
-
-        self._tasks[ticket] = start_task(
-            run,
-            lambda end: self._ref.tell(Answer(ticket, end, accept, on_error)),
-            name=f"interceptors {self._id}",
-        )
-
-    def on_answer(self, message: Answer) -> None:
-        if self._tasks.pop(message.ticket, None) is None:
-            return  # the work was cancelled
-
-        def answer() -> Any:
-            if message.end.error is not None:
-                raise message.end.error
-            return message.end.value
-
-        self._feed(self._accepted(message.ticket, answer, message.accept, message.on_error))
+    def _notify(self, effect: io.Notify) -> None:
+        payload: Mapping[str, Any] = effect.payload
+        if effect.kind == "agent/error" and "error" in payload:
+            failure = Failure.from_json(payload["error"])
+            payload = error_payload(self._id, failure, payload.get("turn"), payload.get("step"))
+        self.observe(effect.kind, {"session": self._id, **payload})
 
     def _cancel_work(self, effect: io.CancelWork) -> None:
         ticket = effect.ticket
         if ticket in self._running_tools:
-            self._wiring.pool.tell(p.CancelToolCall(self._id, ticket, effect.cause))
+            self._wiring.pool.tell(p.CancelToolCall(self._owner, ticket, effect.cause))
             return
-        task, timer = self._tasks.pop(ticket, None), self._timers.pop(ticket, None)
-        if task is not None:
-            task.kill(KILL_GRACE_S, effect.cause)
+        self._chains.cancel(ticket, effect.cause)
+        timer = self._timers.pop(ticket, None)
         if timer is not None:
             timer.cancel()
         self._feed(self._parts.gate.drop(ticket))
         if ticket == self._stream:
-            self._wiring.gateway.tell(p.AbortModelStream(self._id, ticket))
+            self._wiring.gateway.tell(p.AbortModelStream(self._owner, ticket))
 
     # --- effects, in the order of a turn -----------------------------------------------------
 
@@ -215,24 +149,41 @@ class EffectRunner:
 
     def _assemble(self, effect: io.AssemblePrompt) -> None:
         def assemble() -> io.PromptReady:
-            scope, revision = self._scope, self._scope.total_revision()
-            if self._prompt is None or self._prompt[0] != revision:
-                self._prompt = (revision, system_prompt(scope), tool_schemas(scope))
-            return io.PromptReady(effect.ticket, self._prompt[1], self._prompt[2], context_snapshot(scope))
+            system, tools = self._prompt_parts()
+            context = context_snapshot(self._scope)
+            return io.PromptReady(effect.ticket, system, tools, context and clean_text(context))
 
-        self._feed(self._accepted(effect.ticket, assemble, lambda ready: [ready], None))
+        self._chains.settle(effect.ticket, assemble, lambda ready: [ready])
+
+    def _prompt_parts(self) -> tuple[str, tuple[ToolSchema, ...]]:
+        """System text and tools; unchanged ones are the same objects, which makes comparing them quick."""
+        scope, known = self._scope, self._prompt
+        revision = scope.total_revision()
+        if known is not None and known[0] == revision and not has_computed_text(scope):
+            return known[1:]
+        system = clean_text(system_prompt(scope))
+        if known is not None and known[0] == revision:
+            tools = known[2]
+        else:
+            tools = tool_schemas(scope)
+            require_lossless([tool.to_json() for tool in tools], "a tool's schema")
+        self._prompt = (revision, system, tools)
+        return system, tools
 
     def _ask_pre_step(self, effect: io.AskPreStep) -> None:
         def accept(decision: Any) -> list[io.Input]:
             if isinstance(decision, io.Enter):
-                for message in decision.messages:
-                    require_lossless(message.to_json(), "a pre-step message")
+                # The machine's own proposal needs no second look.
+                if decision is not effect.default:
+                    decision = io.Enter(tuple(decision.messages), bool(decision.series))
+                    for message in decision.messages:
+                        check_message(message, "a pre-step message")
             elif not isinstance(decision, io.Reject):
                 raise ProtocolError(f"agent/pre-step answered with a {type(decision).__name__}")
             return [io.PreStepDecided(effect.ticket, decision)]
 
         payload = {"turn": effect.turn, "step": effect.step, "messages": effect.claimed}
-        self._chain("agent/pre-step", effect.ticket, payload, lambda: effect.default, accept)
+        self._chains.ask("agent/pre-step", effect.ticket, payload, lambda: effect.default, accept)
 
     def _ask_request(self, effect: io.AskRequest) -> None:
         def accept(config: Any) -> list[io.Input]:
@@ -242,21 +193,28 @@ class EffectRunner:
             if provider is None:
                 raise HarnessError(f"there is no provider {config.provider!r}", code="NO_ADAPTER")
             call = self._call = provider.prepare(config)
-            return [io.CallReady(effect.ticket, call.config, call.adapter_defaults, call.context_window)]
+            window, defaults = call.context_window, frozenset(call.adapter_defaults)
+            require_lossless([call.config.to_json(), sorted(defaults), window], "a prepared call")
+            return [io.CallReady(effect.ticket, call.config, defaults, window)]
 
         payload = {"turn": effect.turn, "step": effect.step, "config": effect.proposal}
-        self._chain("agent/request", effect.ticket, payload, lambda: effect.proposal, accept)
+        self._chains.ask("agent/request", effect.ticket, payload, lambda: effect.proposal, accept)
 
     def _open_stream(self, effect: io.OpenStream) -> None:
         call = self._call
         assert call is not None  # a stream follows a prepared call
         key = (call.config.provider, call.config.model)
         if self._encoder is None or self._encoder[:2] != key:
-            self._encoder = (*key, call.encoder())
+            try:
+                self._encoder = (*key, call.encoder())
+            except BaseException as error:  # a provider is foreign code
+                let_exits_pass(error)
+                self._feed([io.Chunks(effect.ticket, (Finish("error", failure_of(error)),))])
+                return
         self._stream = effect.ticket
         self._wiring.gateway.tell(
             p.OpenModelStream(
-                self._id,
+                self._owner,
                 effect.ticket,
                 call,
                 self._encoder[2],
@@ -280,14 +238,20 @@ class EffectRunner:
         def accept(decision: Any) -> list[io.Input]:
             if not isinstance(decision, Retry | GiveUp):
                 raise ProtocolError(f"agent/request-error answered with a {type(decision).__name__}")
+            if isinstance(decision, Retry):
+                delay_ms: Any = decision.delay_ms
+                if type(delay_ms) is not int or not 0 <= delay_ms <= MAX_TIMER_MS:
+                    raise ProtocolError(f"agent/request-error asked for a delay of {delay_ms!r} ms")
             return [io.ErrorDecided(effect.ticket, decision)]
 
         payload = {"turn": effect.turn, "step": effect.step, "failure": effect.failure}
-        self._chain("agent/request-error", effect.ticket, payload, judge, accept)
+        self._chains.ask("agent/request-error", effect.ticket, payload, judge, accept)
 
     def _retry_policy(self, provider: str) -> RetryPolicy:
+        """The provider's patience, and the agent's own number of retries."""
         known = self._wiring.providers.get(provider)
-        return known.retry_policy if known is not None else RetryPolicy()
+        policy = known.retry_policy if known is not None else RetryPolicy()
+        return replace(policy, max_retries=self._parts.env.watch.limits.max_retries)
 
     def _start_timer(self, ticket: Ticket, delay_ms: int) -> None:
         if delay_ms <= 0:
@@ -307,7 +271,7 @@ class EffectRunner:
         def refused(failure: Failure) -> io.Input:
             return io.ToolPrepared(ticket, index, _error_result(failure))
 
-        self._chain(
+        self._chains.ask(
             "tools/pre-execute",
             ticket,
             {"call": call, "tool": tool},
@@ -318,11 +282,11 @@ class EffectRunner:
         )
 
     def _run_tool(self, effect: io.RunTool) -> None:
-        self._running_tools[effect.ticket] = effect.call.name
+        self._running_tools.add(effect.ticket)
         tool = self._scope.visible_tools().get(effect.call.name)
         self._wiring.pool.tell(
             p.RunToolCall(
-                self._id,
+                self._owner,
                 effect.ticket,
                 effect.index,
                 effect.call,
@@ -339,38 +303,31 @@ class EffectRunner:
         def accept(result: Any) -> list[io.Input]:
             if not isinstance(result, io.ToolResult):
                 raise ProtocolError(f"tools/post-execute answered with a {type(result).__name__}")
-            require_lossless([result.text, result.meta, *(list(e) for e in result.events)], "a tool result")
+            if result is not effect.result:  # which the pool, or the gate, has checked
+                result = loggable_result(result)
             return [io.ToolFinalised(ticket, index, result)]
 
-        self._chain(
+        def failed(failure: Failure) -> io.Input:
+            return io.ToolFinalised(ticket, index, _error_result(failure))
+
+        self._chains.ask(
             "tools/post-execute",
             ticket,
             {"call": effect.call, "result": effect.result},
             lambda: effect.result,
             accept,
-            on_error=lambda failure: io.ToolFinalised(ticket, index, _error_result(failure)),
+            on_error=failed,
         )
-        self.observe("tools/result", {"session": self._id, "call": effect.call, "result": effect.result})
 
     def _ask_stopping(self, effect: io.AskStopping) -> None:
         listeners = self._scope.handlers_of("agent/turn-stopping")
         done = io.StoppingDone(effect.ticket)
-        if not listeners:
+        if listeners:
+            payload: JsonObject = {"turn": effect.turn}
+            self._chains.tell(tuple(listeners), effect.ticket, payload, done)
+        else:
             self._feed([done])
-            return
-        payload: dict[str, Any] = {"session": self._id, "turn": effect.turn}
-
-        def listen() -> None:
-            for listener in listeners:
-                listener(payload)
-
-        self._work(effect.ticket, listen, payload, lambda _: [done], None)
 
 
 def _error_result(failure: Failure) -> io.ToolResult:
     return io.ToolResult(f"Error: {failure.message}", is_error=True, code=failure.code)
-
-
-def _failure(error: BaseException | None) -> Failure:
-    code = error.code if isinstance(error, HarnessError) else "UNKNOWN"
-    return Failure(error_chain(error) if error is not None else "the work was dropped", code)

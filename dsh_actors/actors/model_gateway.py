@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dsh_actors.actors import protocol as p
+from dsh_actors.actors.chunk_guard import ChunkGuard
 from dsh_actors.core import turn_io as io
 from dsh_actors.core.chunks import Chunk, Failure, Finish, FinishKind
-from dsh_actors.core.ids import SessionId, Ticket
+from dsh_actors.core.ids import Ticket
 from dsh_actors.core.scope import run_chain
+from dsh_actors.core.text import clean_text
 from dsh_actors.errors import HarnessError, ProtocolError, error_chain
 from dsh_actors.ports import CancelToken, Clock, LlmProvider
 from dsh_actors.runtime.actor import BaseActor
@@ -98,7 +100,7 @@ class StreamHold:
 class RunningStream:
     hold: StreamHold
     task: Task | None = None
-    finished: bool = False
+    guard: ChunkGuard = field(default_factory=ChunkGuard)
 
     def abort(self, reason: str) -> None:
         self.hold.abort(reason)
@@ -113,7 +115,7 @@ class GatewayState:
     providers: Mapping[str, LlmProvider]
     max_streams: int = 256
     routes: dict[str, Route] = field(default_factory=dict)
-    streams: dict[tuple[SessionId, Ticket], RunningStream] = field(default_factory=dict)
+    streams: dict[tuple[p.Owner, Ticket], RunningStream] = field(default_factory=dict)
 
     def route(self, provider: str) -> Route:
         if provider not in self.routes:
@@ -153,33 +155,36 @@ class ModelGatewayActor(BaseActor):
         self._state.streams[key] = stream
 
         def deliver(end: TaskEnd[None]) -> None:
-            self._state.streams.pop(key, None)
+            if self._state.streams.get(key) is stream:
+                del self._state.streams[key]
             stream.hold.close()
-            if not stream.finished:
+            if not stream.guard.finished:
                 failure = _failure_of(end, stream.hold)
                 kind: FinishKind = "aborted" if failure.code == "ABORTED" else "error"
                 message.reply(io.Chunks(message.ticket, (Finish(kind, failure),)))
 
         stream.task = start_task(
-            lambda token: self._stream(message, stream, token), deliver, name=f"stream {message.owner}"
+            lambda token: self._stream(message, stream, token),
+            deliver,
+            name=f"stream {message.owner.session}",
         )
 
     def _stream(self, message: p.OpenModelStream, stream: RunningStream, token: CancelToken) -> None:
         """Pass chunks on as they come, until the `Finish` or the end of the source."""
         route, hold = self._state.route(message.call.config.provider), stream.hold
         with route.slots.taken(token):
-            wait_s = route.paused_until - self._clock.monotonic()
-            if wait_s > 0:
+            # Looked at again after each wait: another stream may have met the limit meanwhile.
+            while (wait_s := route.paused_until - self._clock.monotonic()) > 0:
                 # Released a little apart, so that they do not all come back at once.
                 pause(wait_s * (1 + 0.1 * random.random()), token)
             for chunks in self._open_source(route, message, hold):
                 if hold.aborted is not None:
                     return
                 # After the end the source only drains its connection, so that it can be used again.
-                if chunks and not stream.finished:
-                    stream.finished = isinstance(chunks[-1], Finish)
-                    self._note_pause(route, chunks[-1])
-                    message.reply(io.Chunks(message.ticket, chunks))
+                taken = stream.guard.take(chunks)
+                if taken:
+                    self._note_pause(route, taken[-1])
+                    message.reply(io.Chunks(message.ticket, taken))
 
     def _open_source(
         self, route: Route, message: p.OpenModelStream, hold: StreamHold
@@ -189,7 +194,7 @@ class ModelGatewayActor(BaseActor):
 
         if not message.interceptors:
             return default()
-        payload = {"session": message.owner, "request": message.request}
+        payload = {"session": message.owner.session, "request": message.request}
         source: Iterator[Sequence[Chunk]] = run_chain(list(message.interceptors), payload, default)
         return source
 
@@ -212,4 +217,4 @@ def _failure_of(end: TaskEnd[None], hold: StreamHold) -> Failure:
     if end.error is None:
         return Failure("the stream ended without an end", "STREAM_CLOSED")
     code = end.error.code if isinstance(end.error, HarnessError) else "UNKNOWN"
-    return Failure(error_chain(end.error), code)
+    return Failure(clean_text(error_chain(end.error)), clean_text(str(code)))

@@ -159,11 +159,18 @@ class SettleIndex:
 # --- to the model gateway ---------------------------------------------------------------------
 
 
+class Owner(NamedTuple):
+    """Whose work it is: one life of a session's agent. A rebuilt or resumed agent is another owner."""
+
+    session: SessionId
+    life: int
+
+
 @dataclass(frozen=True, slots=True)
 class OpenModelStream:
     """``owner`` and ``ticket`` name the stream; ``reply`` hears its chunks, the last with a `Finish`."""
 
-    owner: SessionId
+    owner: Owner
     ticket: Ticket
     call: PreparedCall
     encoder: RequestEncoder
@@ -174,7 +181,7 @@ class OpenModelStream:
 
 @dataclass(frozen=True, slots=True)
 class AbortModelStream:
-    owner: SessionId
+    owner: Owner
     ticket: Ticket
 
 
@@ -183,9 +190,9 @@ class AbortModelStream:
 
 @dataclass(frozen=True, slots=True)
 class RunToolCall:
-    """``tool`` None: no such tool. ``reply`` hears `turn_io.ToolRan` once, whatever happens."""
+    """``tool`` None: no such tool. ``reply`` hears one `turn_io.ToolRan` for each call the pool received."""
 
-    owner: SessionId
+    owner: Owner
     ticket: Ticket
     index: int
     call: turn_io.Call
@@ -197,7 +204,7 @@ class RunToolCall:
 
 @dataclass(frozen=True, slots=True)
 class CancelToolCall:
-    owner: SessionId
+    owner: Owner
     ticket: Ticket
     cause: JsonObject = field(hash=False)
 

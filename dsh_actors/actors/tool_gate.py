@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from dsh_actors.core import turn_io as io
 from dsh_actors.core.ids import SessionId, Ticket
 from dsh_actors.core.policy import ApprovalPolicy, Decision, decide
 from dsh_actors.core.scope import Scope
+from dsh_actors.core.text import require_lossless
 from dsh_actors.ports import Tool
 
 __all__ = ["ToolGate"]
@@ -32,8 +34,12 @@ class ToolGate:
 
     @property
     def is_quick(self) -> bool:
-        """Whether `decide` only looks at the call, not at the disk."""
-        return self.policy.mode != "rules"
+        """Whether `decide` may run in the agent: it asks neither the disk nor a guard (foreign code)."""
+        return not self._needs_disk and not self.scope.guards_of()
+
+    @property
+    def _needs_disk(self) -> bool:
+        return self.policy.mode == "rules"
 
     def decide(self, call: io.Call, tool: Tool | None) -> Decision:
         """What policy and guards say. A tool that does not exist is let through: the pool says so."""
@@ -41,7 +47,7 @@ class ToolGate:
             return Decision("allow", "unknown")
         spec = tool.spec
         path = call.arguments.get(spec.path_argument) if spec.path_argument else None
-        real = self.locate(path) if isinstance(path, str) and not self.is_quick else None
+        real = self.locate(path) if isinstance(path, str) and self._needs_disk else None
         decision = decide(
             self.policy,
             call.name,
@@ -59,7 +65,12 @@ class ToolGate:
         return decision
 
     def settle(self, ticket: Ticket, index: int, call: io.Call, decision: Any, reply: Any) -> list[io.Input]:
-        """The machine's inputs for a decision; for ``ask`` the answer comes later through `answered`."""
+        """The machine's inputs for a decision; for ``ask`` the answer comes later through `answered`.
+
+        Raises `EventRefused` for a decision whose words the log cannot hold.
+        """
+        if isinstance(decision, Decision):
+            require_lossless([decision.rule, decision.reason, decision.hint], "a decision")
         match decision:
             case Decision(kind="allow"):
                 return [io.ToolPrepared(ticket, index)]
@@ -72,7 +83,8 @@ class ToolGate:
         return [io.ToolPrepared(ticket, index, refusal)]
 
     def _ask(self, ticket: Ticket, index: int, call: io.Call, decision: Decision, reply: Any) -> io.Input:
-        approval_id = f"approval-{self.session_id}-{call.id}-{ticket}"
+        # Tickets and call ids come again after a restart; an answer must never reach a later question.
+        approval_id = f"approval-{self.session_id}-{call.id}-{secrets.token_hex(6)}"
         self._open[ticket] = (index, approval_id, call.name, decision)
         self.ask(
             p.RequestApproval(
@@ -110,3 +122,9 @@ class ToolGate:
             return []
         self.ask(p.DropApproval(entry[1]))
         return [io.Record("approval/decided", {"id": entry[1], "outcome": "cancelled"})]
+
+    def close(self) -> None:
+        """The agent is gone: withdraw all its questions."""
+        while self._open:
+            _, (_, approval_id, _, _) = self._open.popitem()
+            self.ask(p.DropApproval(approval_id))

@@ -10,7 +10,15 @@ from dsh_actors.core.request import ToolSchema
 from dsh_actors.core.scope import Scope, Section
 from dsh_actors.errors import ConfigError
 
-__all__ = ["NO_CONTEXT", "PERSONA", "context_snapshot", "is_context", "system_prompt", "tool_schemas"]
+__all__ = [
+    "NO_CONTEXT",
+    "PERSONA",
+    "context_snapshot",
+    "has_computed_text",
+    "is_context",
+    "system_prompt",
+    "tool_schemas",
+]
 
 PERSONA = """\
 You are an agent that works without a person in between: nobody reads along, and nobody answers
@@ -40,6 +48,12 @@ def system_prompt(scope: Scope) -> str:
     texts = (_interpolate(section, variables) for section in _ordered(scope.named("sections")))
     composed = "\n\n".join(text for text in texts if text)
     return composed if scope.kept_prompt is None else scope.kept_prompt.or_changed(composed)
+
+
+def has_computed_text(scope: Scope) -> bool:
+    """Whether the system prompt may change while the registrations stay the same."""
+    sections: Mapping[str, Section] = scope.named("sections")
+    return any(not isinstance(section.text, str) for section in sections.values())
 
 
 def context_snapshot(scope: Scope) -> str | None:

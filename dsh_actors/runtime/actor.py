@@ -160,6 +160,16 @@ class BaseActor(GeventActor):
         self._promises.add(future)
         return future
 
+    @final
+    def die(self, error: BaseException) -> None:
+        """End by ``error`` as soon as the message in hand is handled, also where somebody asked it.
+
+        For an actor whose own state cannot be trusted any more. The parent is told `Died`.
+        """
+        kept = _ordinary(error)
+        self._handle_failure(type(kept), kept, kept.__traceback__)
+        self.on_failure(type(kept), kept, kept.__traceback__)
+
     def on_receive(self, message: Any) -> Any:
         try:
             return self.receive(message)

@@ -15,9 +15,19 @@ from gevent.threadpool import ThreadPool
 from dsh_actors.errors import ProtocolError
 from dsh_actors.runtime.log import LOGGER
 
-__all__ = ["DEFAULT_POOL_SIZE", "NativePool", "configure_native_pool", "run_native", "start_native"]
+__all__ = [
+    "DEFAULT_POOL_SIZE",
+    "TOOL_POOL_SIZE",
+    "NativePool",
+    "configure_native_pool",
+    "run_native",
+    "run_tool_native",
+    "start_native",
+]
 
 DEFAULT_POOL_SIZE = 16
+TOOL_POOL_SIZE = 16
+"""Tools have threads of their own: one that hangs must not keep a session from being written."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -104,6 +114,7 @@ def _report_abandoned(fn: Callable[..., Any], outcome: tuple[Any, BaseException 
 
 
 _shared: NativePool | None = None
+_tools = NativePool(TOOL_POOL_SIZE)
 
 
 def configure_native_pool(size: int) -> None:
@@ -128,6 +139,11 @@ def start_native(fn: Callable[[], T], deliver: Callable[[T | None, BaseException
 def run_native(fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run ``fn`` in the shared native threads and wait for it; see `NativePool.run`."""
     return _pool().run(fn, *args, **kwargs)
+
+
+def run_tool_native(fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a tool's ``fn`` in the native threads of the tools and wait for it; see `NativePool.run`."""
+    return _tools.run(fn, *args, **kwargs)
 
 
 def _pool() -> NativePool:

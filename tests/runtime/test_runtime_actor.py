@@ -292,3 +292,39 @@ def test_two_hundred_actors_start_and_stop_and_leave_no_greenlet(parent: Parent)
     for ref in refs:
         ref.stop(timeout=WAIT_S)
     assert [greenlet for greenlet in greenlets if not greenlet.dead] == []
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_an_actor_that_cannot_trust_itself_dies_though_its_message_succeeded(
+    parent: Parent, asked: bool
+) -> None:
+    worker = Worker(parent=parent.ref)
+    ref = start_actor(worker)
+    error = RuntimeError("out of step")
+
+    def give_up() -> str:
+        ref.tell("unread")
+        worker.die(error)
+        return "done"
+
+    if asked:
+        assert ref.ask(give_up, timeout=WAIT_S) == "done"
+    else:
+        ref.tell(give_up)
+    death = the_death(parent)
+    assert (death.error, death.unread) == (error, ("unread",))
+    assert worker.seen == [give_up, ("stopped", error)]
+    assert not ref.is_alive
+
+
+def test_an_actor_that_dies_and_raises_tells_its_asker_and_its_parent_once(parent: Parent) -> None:
+    worker = Worker(parent=parent.ref)
+    ref = start_actor(worker)
+
+    def give_up() -> None:
+        worker.die(gevent.Timeout(1))
+        raise LookupError("for the asker")
+
+    with pytest.raises(LookupError):
+        ref.ask(give_up, timeout=WAIT_S)
+    assert isinstance(the_death(parent).error, HandlerFailed)

@@ -12,7 +12,7 @@ import gevent
 import pytest
 from gevent.monkey import get_original
 
-from dsh_actors.runtime.files import NativePool, run_native
+from dsh_actors.runtime.files import TOOL_POOL_SIZE, NativePool, run_native, run_tool_native
 from dsh_actors.runtime.tasks import DeadlinePassed, deadline
 
 WAIT_S = 5.0
@@ -32,6 +32,17 @@ def test_other_greenlets_run_while_a_native_call_blocks() -> None:
     gevent.sleep(0)
     run_native(os.write, writer, b"x")
     assert waiting.get(timeout=WAIT_S) == b"x"
+    os.close(reader)
+    os.close(writer)
+
+
+def test_tools_that_all_hang_leave_the_threads_of_the_files_alone() -> None:
+    reader, writer = os.pipe()
+    hanging = [gevent.spawn(run_tool_native, read_one, reader) for _ in range(TOOL_POOL_SIZE + 4)]
+    gevent.sleep(0)
+    with gevent.Timeout(WAIT_S):
+        run_native(os.write, writer, b"x" * len(hanging))
+    assert [greenlet.get(timeout=WAIT_S) for greenlet in hanging] == [b"x"] * len(hanging)
     os.close(reader)
     os.close(writer)
 

@@ -296,7 +296,7 @@ class Harness:
         return ref
 
     def _workers(self) -> dict[str, tuple[Address, WorkerSpec]]:
-        streams = GatewayState(self.providers)
+        streams = GatewayState(self.providers, self._redactor)
         slots = Slots(MAX_TOOL_CALLS_AT_ONCE)
         running: RunningCalls = {}
         window_s = self.config.session.write_window_ms / 1000

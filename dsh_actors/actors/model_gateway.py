@@ -16,6 +16,7 @@ from dsh_actors.actors.chunk_guard import ChunkGuard
 from dsh_actors.core import turn_io as io
 from dsh_actors.core.chunks import Chunk, Failure, Finish, FinishKind
 from dsh_actors.core.ids import Ticket
+from dsh_actors.core.redaction import RedactingStream, Redactor
 from dsh_actors.core.scope import run_chain
 from dsh_actors.core.text import clean_text
 from dsh_actors.errors import HarnessError, ProtocolError, error_chain
@@ -99,6 +100,7 @@ class StreamHold:
 @dataclass(eq=False, slots=True)
 class RunningStream:
     hold: StreamHold
+    redaction: RedactingStream
     task: Task | None = None
     guard: ChunkGuard = field(default_factory=ChunkGuard)
 
@@ -113,6 +115,7 @@ class GatewayState:
     """What outlives an incarnation of the gateway. ``max_streams`` is the bound of each route."""
 
     providers: Mapping[str, LlmProvider]
+    redactor: Redactor
     max_streams: int = 256
     routes: dict[str, Route] = field(default_factory=dict)
     streams: dict[tuple[p.Owner, Ticket], RunningStream] = field(default_factory=dict)
@@ -151,7 +154,8 @@ class ModelGatewayActor(BaseActor):
 
     def _open(self, message: p.OpenModelStream) -> None:
         key = (message.owner, message.ticket)
-        stream = RunningStream(StreamHold(self._clock, lambda: stream.abort("timeout")))
+        hold = StreamHold(self._clock, lambda: stream.abort("timeout"))
+        stream = RunningStream(hold, RedactingStream(self._state.redactor))
         self._state.streams[key] = stream
 
         def deliver(end: TaskEnd[None]) -> None:
@@ -161,7 +165,8 @@ class ModelGatewayActor(BaseActor):
             if not stream.guard.finished:
                 failure = _failure_of(end, stream.hold)
                 kind: FinishKind = "aborted" if failure.code == "ABORTED" else "error"
-                message.reply(io.Chunks(message.ticket, (Finish(kind, failure),)))
+                rest = stream.redaction.chunks((Finish(kind, failure),))
+                message.reply(io.Chunks(message.ticket, tuple(rest)))
 
         stream.task = start_task(
             lambda token: self._stream(message, stream, token),
@@ -184,7 +189,9 @@ class ModelGatewayActor(BaseActor):
                 taken = stream.guard.take(chunks)
                 if taken:
                     self._note_pause(route, taken[-1])
-                    message.reply(io.Chunks(message.ticket, taken))
+                    shown = tuple(stream.redaction.chunks(taken))
+                    if shown:
+                        message.reply(io.Chunks(message.ticket, shown))
 
     def _open_source(
         self, route: Route, message: p.OpenModelStream, hold: StreamHold

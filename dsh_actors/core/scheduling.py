@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
+from dsh_actors.core.events import KNOWN_TYPES, OWN_TYPES
 from dsh_actors.core.ids import Ticket, derived_message_id
 from dsh_actors.core.inbox import splice
 from dsh_actors.core.messages import (
@@ -214,7 +215,8 @@ class ToolBatch:
 def _log_result(turn: TurnSink, call: Call, call_seq: int, result: ToolResult) -> None:
     """Log one result; what it adds to the conversation waits for the next step."""
     for kind, fact in result.events:
-        turn.emit(kind, fact)
+        # A fact that only its tool knows must not keep others from reading the session.
+        turn.emit(kind, fact, ignorable=kind in OWN_TYPES or kind not in KNOWN_TYPES)
     state = turn.state
     block = ToolResultBlock(call.id, (TextBlock(result.text),), result.is_error)
     message_id = derived_message_id(state.header.id, state.next_seq)

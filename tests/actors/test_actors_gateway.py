@@ -28,6 +28,7 @@ from dsh_actors.core.chunks import (
     UsageChunk,
 )
 from dsh_actors.core.messages import OpaqueBlock, TextBlock
+from dsh_actors.core.redaction import Redactor
 from dsh_actors.core.request import ModelRequest, RequestHeader
 from dsh_actors.core.stream import BlockAssembler
 from dsh_actors.core.text import require_lossless
@@ -58,7 +59,7 @@ class Gateway:
     def __init__(self, clock: Any = None, max_streams: int = 8) -> None:
         self.model = ManualProvider()
         self.clock = clock or SteppingClock()
-        self.state = GatewayState({"manual": self.model}, max_streams)
+        self.state = GatewayState({"manual": self.model}, Redactor({}), max_streams)
         self.replies: queue.SimpleQueue[io.Chunks] = queue.SimpleQueue()
         self.ref = start_actor(
             ModelGatewayActor(

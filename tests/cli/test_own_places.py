@@ -86,3 +86,13 @@ def test_a_key_in_the_prompt_or_the_system_prompt_is_neither_sent_nor_stored(pla
     assert request.text.count("[redacted:") == 2
     assert SECRET not in result.out
     assert SECRET not in place.stored_text()
+
+
+def test_a_key_that_the_model_writes_is_neither_shown_nor_stored(place: Dsh) -> None:
+    place.server.script(C("bash", {"command": f"echo {SECRET} | rev"}), T(f"key: {SECRET}!"))
+    result = place.run("--json", "x")
+    assert result.code == 0
+    assert json.loads(result.out.splitlines()[-1])["answer"].startswith("key: [redacted:")
+    assert SECRET not in result.out
+    assert SECRET not in place.stored_text()
+    assert SECRET not in place.requests()[-1].text

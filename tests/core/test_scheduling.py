@@ -162,3 +162,11 @@ def test_arguments_that_can_be_read(text):
 def test_arguments_that_cannot_be_read_are_never_run(text):
     call = parse_call(ToolCallBlock(CallId("c"), "x", text))
     assert call.arguments is None and call.problem and len(call.problem) < 400
+
+
+def test_a_fact_that_only_its_tool_knows_may_be_skipped_by_readers():
+    driver = batch("write")
+    driver.settle()
+    end(driver, "write", events=(("my/fact", {}), ("todo/write", {"todos": []})))
+    marks = {e.type: e.ignorable for e in driver.log if e.type in ("my/fact", "todo/write")}
+    assert marks == {"my/fact": True, "todo/write": False}

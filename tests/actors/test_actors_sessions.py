@@ -129,7 +129,7 @@ def test_the_time_of_a_run_begins_with_the_run():
     now = [0.0]
     clock = SimpleNamespace(monotonic=lambda: now[0])
     scope = Scope("agent")
-    assembly = AgentAssembly(None, clock, scope, {}, None)  # type: ignore[arg-type]  # not used here
+    assembly = AgentAssembly(None, clock, scope, {}, None, None)  # type: ignore[arg-type]  # not used here
     left = assembly._time_left(AgentOptions("m/m", "/", limits=Limits(timeout_s=10.0)), scope)
     for began in (100.0, 500.0):
         now[0] = began

@@ -39,6 +39,8 @@ def main(extras: list[str]) -> int:
     except subprocess.CalledProcessError as error:
         print(f"dsh: setup: {describe(error)}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
     except OSError as error:
         print(f"dsh: setup: cannot make {VENV}: {error.strerror or error}", file=sys.stderr)
         return 1

@@ -21,11 +21,13 @@ from dsh_actors.core.chunks import CallConfig, Usage
 from dsh_actors.core.ids import CallId
 from dsh_actors.core.limits import LimitWatch
 from dsh_actors.core.options import AgentOptions
+from dsh_actors.core.policy import require_known
 from dsh_actors.core.scope import Scope
 from dsh_actors.core.state import SessionState
+from dsh_actors.core.text import is_well_formed
 from dsh_actors.core.turn_env import Environment
 from dsh_actors.errors import UsageError
-from dsh_actors.ports import CancelToken, Clock, LlmProvider, ProcessRunner, Tool, ToolContext
+from dsh_actors.ports import CancelToken, Clock, LlmProvider, ProcessRunner, Tool, ToolContext, ToolSpec
 
 __all__ = ["AgentAssembly"]
 
@@ -54,6 +56,8 @@ class AgentAssembly:
     def check(self, options: AgentOptions) -> None:
         """Raises `UsageError`, `ConfigError` or `CredentialError`."""
         self._call_config(options, None)
+        if not is_well_formed(options.cwd):
+            raise UsageError(f"the name of the directory {options.cwd!a} is not UTF-8: no log could hold it")
         if not os.path.isdir(options.cwd):
             raise UsageError(f"there is no directory {options.cwd}")
         for directory in options.add_dirs:
@@ -61,6 +65,7 @@ class AgentAssembly:
                 raise UsageError(f"there is no directory {directory}")
         tools: list[Any] = list(self._scope.visible_tools().values())
         select_tools(tools, options.tools, options.deny_tools)
+        require_known(options.policy, {tool.spec.name: _conditions(tool.spec) for tool in tools})
         if options.limits.max_cost is not None and self._config.price(options.model) is None:
             raise UsageError(
                 f"--max-cost needs a price, and none is known for {options.model}",
@@ -204,6 +209,12 @@ class AgentAssembly:
             return lambda: None
         ends = self._clock.monotonic() + min(limits)
         return lambda: max(0, int((ends - self._clock.monotonic()) * 1000))
+
+
+def _conditions(spec: ToolSpec) -> set[str]:
+    """What a rule can look at in the calls of a tool."""
+    found = {"command"} & set(spec.parameters.get("properties", {}))
+    return found | {"path"} if spec.path_argument else found
 
 
 def _is_parallel(scope: Scope, call: io.Call) -> bool:

@@ -137,9 +137,12 @@ class RunEnd:
 
 def error_line(name: str, message: str, session_id: str | None = None) -> str:
     """``dsh: NAME: reason (session ID)``, on one line whatever the message holds."""
-    plain = decode_output(clean_text(message).encode())
-    text = shorten(" ".join(plain.split()), MAX_ERROR_LINE)
-    return f"dsh: {name}: {text}" + (f" (session {session_id})" if session_id else "")
+    text = shorten(_plain(message), MAX_ERROR_LINE)
+    return f"dsh: {name}: {text}" + (f" (session {_plain(session_id)})" if session_id else "")
+
+
+def _plain(text: str) -> str:
+    return " ".join(decode_output(clean_text(text).encode()).split())
 
 
 PriceOf = Callable[[str], Price | None]
@@ -330,7 +333,8 @@ class OutcomeFold:
         if self._step_retries:
             text += f"; {self._step_retries + 1} attempts"
         reason = reason_of(failure.get("code", "UNKNOWN"))
-        return reason, text if reason == "usage" else f"{reason}: {text}"
+        # The line on standard error begins with the name of the exit code.
+        return reason, text if reason == EXIT_CODES[reason].name else f"{reason}: {text}"
 
 
 def _judge_aborted(cause: JsonObject, signal: str | None) -> tuple[str, str]:

@@ -1,21 +1,28 @@
 """The program's entry: patch, import, run, exit. The only place that patches.
 
-Nothing heavy is imported before an early signal can end the program without a traceback.
+Before anything is read from the disk, an early signal can end the program without a traceback.
 """
 
-from __future__ import annotations
-
-import _signal  # type: ignore[import-not-found]  # built in: found without looking at a disk
-import os
+import _signal  # type: ignore[import-not-found]  # this and the next are part of the interpreter
+import posix
 import sys
+
+
+def _leave(number: int, _frame: object) -> None:
+    """The end by a signal that comes before there is anything to end."""
+    posix._exit(128 + number)
+
+
+for _number in (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP):
+    # A caller that had a signal ignored (nohup) meant it.
+    if _signal.getsignal(_number) is not _signal.SIG_IGN:
+        _signal.signal(_number, _leave)
+
+import os  # noqa: E402
 
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
-    for number in (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP):
-        # A caller that had a signal ignored (nohup) meant it.
-        if _signal.getsignal(number) is not _signal.SIG_IGN:
-            _signal.signal(number, _leave)
     _speak_utf8()
     if sys.flags.no_site:
         # bin/dsh leaves this to us: importing it is the first thing that takes time.
@@ -40,11 +47,6 @@ def main() -> None:
     # Everything is flushed by now. Leaving at once: a native thread that hangs in a system call
     # must not hold the process.
     os._exit(code)
-
-
-def _leave(number: int, _frame: object) -> None:
-    """The end by a signal that comes before there is anything to end."""
-    os._exit(128 + number)
 
 
 def _speak_utf8() -> None:

@@ -65,7 +65,7 @@ class AgentAssembly:
                 raise UsageError(f"there is no directory {directory}")
         tools: list[Any] = list(self._scope.visible_tools().values())
         select_tools(tools, options.tools, options.deny_tools)
-        require_known(options.policy, {tool.spec.name: _conditions(tool.spec) for tool in tools})
+        self._check_rules(options)
         if options.limits.max_cost is not None and self._config.price(options.model) is None:
             raise UsageError(
                 f"--max-cost needs a price, and none is known for {options.model}",
@@ -87,6 +87,7 @@ class AgentAssembly:
             raise UsageError(f"the directory of the session, {cwd}, is gone")
         call = self._call_config(options, state)
         self._check_sandbox(options)
+        self._check_rules(options)
         self._register(options, state, scope, cwd)
         locate = _locator(cwd, os.environ.get("HOME", ""))
         gate = ToolGate(header.id, options.policy, cwd, scope, locate, ask_approval)
@@ -101,6 +102,10 @@ class AgentAssembly:
         return AgentParts(
             scope, env, gate, self._context_maker(options, header.id, cwd), self._time_left(options)
         )
+
+    def _check_rules(self, options: AgentOptions) -> None:
+        tools = self._scope.visible_tools().values()
+        require_known(options.policy, {tool.spec.name: _conditions(tool.spec) for tool in tools})
 
     def _check_sandbox(self, options: AgentOptions) -> None:
         if options.sandbox == "require" and self._probe() == "none":

@@ -64,7 +64,7 @@ def one_line(text: str) -> str:
 def describe_error(error: BaseException) -> str:
     """What a user can do something with: message and hint, or the kind of an unexpected error."""
     if isinstance(error, HarnessError):
-        return f"{error.message}; {error.hint}" if error.hint else error.message
+        return display(f"{error.message}; {error.hint}" if error.hint else error.message)
     if isinstance(error, KeyboardInterrupt):
         return f"stopped by {getattr(error, 'signal', None) or 'SIGINT'}"
     if isinstance(error, BrokenPipeError):

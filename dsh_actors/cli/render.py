@@ -210,7 +210,7 @@ class RunOutput:
             self._stdout.write(text.encode("utf-8", "replace") + b"\n")
 
     def _deliver_stdout(self) -> bool:
-        """Whether all is out. A slow reader is waited for as long as it takes, unless a signal said to stop."""
+        """Whether all is out. A reader is waited for as long as it takes, unless a signal said to stop."""
         while not self._stdout.flush(_PATIENCE_S):
             if self._stdout.broken or (self.give_up_at is not None and time.monotonic() > self.give_up_at):
                 return False

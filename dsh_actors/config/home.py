@@ -10,6 +10,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dsh_actors.core.text import is_well_formed
 from dsh_actors.errors import ConfigError
 
 __all__ = ["Home", "find_home", "find_project_file", "prepare_home"]
@@ -31,7 +32,17 @@ class Home:
 
 
 def find_home(env: Mapping[str, str]) -> Home:
-    """``$DSH_HOME``; else ``~/.dsh``; else, where that cannot be used, ``$XDG_DATA_HOME/dsh``."""
+    """``$DSH_HOME``; else ``~/.dsh``; else, where that cannot be used, ``$XDG_DATA_HOME/dsh``.
+
+    Raises `ConfigError` for a name that is not UTF-8: databases below it could not be opened.
+    """
+    home = _find_home(env)
+    if home.path is not None and not is_well_formed(home.path):
+        raise ConfigError(f"the name of the home {home.path!a} is not UTF-8", hint="set DSH_HOME")
+    return home
+
+
+def _find_home(env: Mapping[str, str]) -> Home:
     chosen = env.get("DSH_HOME")
     if chosen:
         if not os.path.isabs(chosen):

@@ -173,6 +173,7 @@ class OutcomeFold:
         self._open_calls: dict[str, str] = {}
         self._denied: list[JsonObject] = []
         self._step_retries = 0
+        self._made: dict[str, int] = {}
         self.turns = self.steps = self.tool_calls = self.tool_errors = self.retries = 0
         self.tool: str | None = None
         """The tool that was started last in the open step, for a progress display."""
@@ -218,7 +219,8 @@ class OutcomeFold:
                 self._fold_reply(data)
             case "tool/call":
                 self.tool_calls += 1
-                self.tool = data["name"]
+                self.tool = name = data["name"]
+                self._made[name] = self._made.get(name, 0) + 1
             case "tool/result":
                 self._fold_result(data)
             case "llm/retry":
@@ -270,6 +272,9 @@ class OutcomeFold:
         """The run's outcome, once nothing more will happen."""
         self._settle()
         reason, message = self._judge(facts)
+        if reason == "storage_full" and self._made:
+            # The log may lack their results: what they did is done all the same.
+            message += f"; calls already made: {', '.join(f'{n} {name}' for name, n in self._made.items())}"
         answer = self._text if self._text and self._text.strip() else None
         whole = reason in ("completed", "denied", "pipe") and not self._cut
         return RunEnd(

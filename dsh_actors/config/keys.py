@@ -165,7 +165,7 @@ KEYS: tuple[Key, ...] = (
         "approval.policy",
         "text",
         "workspace",
-        "workspace, read-only, all, or a rule file",
+        "workspace, read-only, all (every question is answered with yes; the sandbox stays), or a rule file",
         project=False,
     ),
     Key(

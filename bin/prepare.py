@@ -39,6 +39,8 @@ def main(extras: list[str]) -> int:
     except subprocess.CalledProcessError as error:
         print(f"dsh: setup: {describe(error)}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
     except OSError as error:
         print(f"dsh: setup: cannot make {VENV}: {error.strerror or error}", file=sys.stderr)
         return 1
@@ -72,19 +74,19 @@ def build(wanted: list[str]) -> None:
     # Standard output belongs to the program that is about to run.
     print(f"dsh: preparing {VENV} (first use, or its requirements changed)", file=sys.stderr, flush=True)
     if not works():
-        run([sys.executable, "-m", "venv", "--clear", str(VENV)])
+        run([sys.executable, "-I", "-m", "venv", "--clear", str(VENV)])
     missing = sorted(set(wanted) - installed())
     if missing:
-        run([str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *missing])
+        run([str(PYTHON), "-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *missing])
         INSTALLED.write_text("\n".join(sorted(installed() | set(missing))) + "\n", "utf-8")
-    site = run([str(PYTHON), "-P", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]).strip()
+    site = run([str(PYTHON), "-I", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]).strip()
     # Relative, so that a checkout that is moved as a whole stays importable.
     Path(site, "dsh_checkout.pth").write_text(os.path.relpath(ROOT, site) + "\n", "utf-8")
 
 
 def works() -> bool:
     try:
-        run([str(PYTHON), "-P", "-c", "import sys, pip; sys.exit(sys.version_info < (3, 11))"])
+        run([str(PYTHON), "-I", "-c", "import sys, pip; sys.exit(sys.version_info < (3, 11))"])
     except (OSError, subprocess.CalledProcessError):
         return False
     return True

@@ -22,12 +22,14 @@ from dsh_actors.core.chunks import CallConfig, Usage
 from dsh_actors.core.ids import CallId
 from dsh_actors.core.limits import LimitWatch
 from dsh_actors.core.options import AgentOptions
+from dsh_actors.core.policy import require_known
 from dsh_actors.core.redaction import Redactor
 from dsh_actors.core.scope import KeptPrompt, Scope
 from dsh_actors.core.state import SessionState
+from dsh_actors.core.text import is_well_formed
 from dsh_actors.core.turn_env import Environment
 from dsh_actors.errors import UsageError
-from dsh_actors.ports import CancelToken, Clock, LlmProvider, ProcessRunner, Tool, ToolContext
+from dsh_actors.ports import CancelToken, Clock, LlmProvider, ProcessRunner, Tool, ToolContext, ToolSpec
 
 __all__ = ["AgentAssembly"]
 
@@ -58,6 +60,8 @@ class AgentAssembly:
     def check(self, options: AgentOptions) -> None:
         """Raises `UsageError`, `ConfigError` or `CredentialError`."""
         self._call_config(options, None)
+        if not is_well_formed(options.cwd):
+            raise UsageError(f"the name of the directory {options.cwd!a} is not UTF-8: no log could hold it")
         if not os.path.isdir(options.cwd):
             raise UsageError(f"there is no directory {options.cwd}")
         for directory in options.add_dirs:
@@ -65,6 +69,7 @@ class AgentAssembly:
                 raise UsageError(f"there is no directory {directory}")
         tools: list[Any] = list(self._scope.visible_tools().values())
         select_tools(tools, options.tools, options.deny_tools)
+        self._check_rules(options)
         if options.limits.max_cost is not None and self._config.price(options.model) is None:
             raise UsageError(
                 f"--max-cost needs a price, and none is known for {options.model}",
@@ -86,6 +91,7 @@ class AgentAssembly:
             raise UsageError(f"the directory of the session, {cwd}, is gone")
         call = self._call_config(options, state)
         self._check_sandbox(options)
+        self._check_rules(options)
         self._register(options, state, scope, cwd)
         locate = _locator(cwd, os.environ.get("HOME", ""))
         gate = ToolGate(header.id, options.policy, cwd, scope, locate, ask_approval)
@@ -100,6 +106,10 @@ class AgentAssembly:
         return AgentParts(
             scope, env, gate, self._context_maker(options, header.id, cwd), self._time_left(options, scope)
         )
+
+    def _check_rules(self, options: AgentOptions) -> None:
+        tools = self._scope.visible_tools().values()
+        require_known(options.policy, {tool.spec.name: _conditions(tool.spec) for tool in tools})
 
     def _check_sandbox(self, options: AgentOptions) -> None:
         if options.sandbox == "require" and self._probe() == "none":
@@ -234,6 +244,12 @@ class AgentAssembly:
 
         scope.observe("agent/status", on_status)
         return lambda: max(0, int((began + limit_s - clock.monotonic()) * 1000))
+
+
+def _conditions(spec: ToolSpec) -> set[str]:
+    """What a rule can look at in the calls of a tool."""
+    found = {"command"} & set(spec.parameters.get("properties", {}))
+    return found | {"path"} if spec.path_argument else found
 
 
 def _is_parallel(scope: Scope, call: io.Call) -> bool:

@@ -141,7 +141,7 @@ class ActorGone(ProtocolError):
 def error_chain(error: BaseException) -> str:
     """Render an error and its causes, outermost first, joined by ``": "``.
 
-    A cause whose text repeats its wrapper's is skipped; an empty text becomes the class name.
+    A cause that its wrapper's text repeats is skipped; an empty text becomes the class name.
     """
     parts: list[str] = []
     seen: set[int] = set()
@@ -155,7 +155,8 @@ def error_chain(error: BaseException) -> str:
             text = str(current) or type(current).__name__
         except Exception:  # a foreign __str__ may raise anything
             text = "<unrenderable value>"
-        if not parts or parts[-1] != text:
+        reason = getattr(current, "strerror", None)
+        if not parts or (parts[-1] != text and not (reason and str(reason) in parts[-1])):
             parts.append(text)
         current = current.__cause__
     return ": ".join(parts)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
+from dsh_actors.cli.failures import display
 from dsh_actors.cli.options import working_directory
 from dsh_actors.cli.render import json_line
 from dsh_actors.config import Config, load_config
@@ -21,12 +24,13 @@ def show(as_json: bool) -> int:
     rows = list(config.rows())
     if as_json:
         for name, value, origin in rows:
-            row = {"name": name, "value": value, "origin": origin}
+            shown = display(value) if isinstance(value, str) else value
+            row = {"name": name, "value": shown, "origin": display(origin)}
             click.echo(json_line(row).decode(), nl=False)
         return 0
     width = max(len(name) for name, _, _ in rows)
     for name, value, origin in rows:
-        click.echo(f"{name:<{width}} = {_shown(value)}  ({origin})")
+        click.echo(display(f"{name:<{width}} = {_shown(value)}  ({origin})"))
     return 0
 
 
@@ -47,7 +51,7 @@ def path() -> int:
     config = load_config(cwd=working_directory(None))
     own = [f"{config.home}/config.toml"] if config.home else []
     for name in dict.fromkeys([*own, *config.files]):
-        click.echo(name)
+        click.echo(os.fsencode(name))  # for programs: the bytes of the system, whatever they are
     if not own:
-        click.echo(f"no home: {config.home_problem}", err=True)
+        click.echo(display(f"no home: {config.home_problem}"), err=True)
     return 0

@@ -82,7 +82,10 @@ def _home(config: Config) -> Iterator[Finding]:
     if not os.path.isdir(config.home):
         yield Finding("ok", f"home: {config.home} (made by the first run)")
         return
-    yield Finding("ok", f"home: {config.home}")
+    if config.home_problem is not None:
+        yield Finding("bad", f"home: {config.home_problem}; nothing new can be kept there")
+    else:
+        yield Finding("ok", f"home: {config.home}")
     mode = os.stat(config.home).st_mode & 0o777
     if mode & 0o077:
         yield Finding("note", f"{config.home} is open to others (mode {mode:o}); chmod 700 {config.home}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dsh_actors.cli.failures import describe_error
@@ -89,6 +89,7 @@ class RunDriver:
         heartbeat = Heartbeat(self._output, self._fold, self._arguments, self._started)
         progress = Progress(self._output, self._fold, self._arguments, self._started)
         self._signals.on_first = lambda: self.stop("signal")
+        self._signals.on_second = lambda: self._output.last_words(self._forced_end(handle))
         self._output.on_broken(lambda: self.stop("pipe"))
         try:
             self._arm_limits()
@@ -212,6 +213,13 @@ class RunDriver:
             fail_on_denied=self._plan.fail_on_denied,
             simple_exit=self._arguments.simple_exit,
         )
+
+    def _forced_end(self, handle: AgentHandle) -> RunEnd:
+        name = self._signals.name
+        facts = replace(
+            self._circumstances(handle), reason="interrupted", message=f"{name} came twice: left at once"
+        )
+        return self._fold.end(facts)
 
     def _outside_reason(self) -> tuple[str | None, str | None]:
         """A reason that the log does not hold."""

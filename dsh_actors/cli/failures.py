@@ -2,43 +2,71 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import sys
 
 import click
 
 from dsh_actors.core.exit_codes import EXIT_CODES, exit_code_of, reason_of_error
 from dsh_actors.core.outcome import error_line
-from dsh_actors.errors import HarnessError, UsageError
+from dsh_actors.core.text import is_well_formed
+from dsh_actors.errors import HarnessError, StorageFull, UsageError
 
-__all__ = ["describe_error", "report", "show_traceback"]
+__all__ = ["as_known", "describe_error", "display", "one_line", "report", "show_traceback"]
+
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def report(error: BaseException) -> int:
     """Say on standard error, in one line, what went wrong; the exit code."""
-    if isinstance(error, click.Abort):
-        error = KeyboardInterrupt()
-    if isinstance(error, click.ClickException):
-        context = getattr(error, "ctx", None)
-        command = context.command_path if context else "dsh"
-        error = UsageError(error.format_message().rstrip("."), hint=f"see {command} --help")
+    error = as_known(error)
     reason = reason_of_error(error)
+    code = exit_code_of(reason, getattr(error, "signal", None))
     show_traceback(error)
     try:
         sys.stderr.write(error_line(EXIT_CODES[reason].name, describe_error(error)) + "\n")
         sys.stderr.flush()
     except (OSError, ValueError):
         # Nobody reads standard error any more; the exit code still tells.
-        return exit_code_of(reason)
-    return exit_code_of(reason)
+        return code
+    return code
+
+
+def as_known(error: BaseException) -> BaseException:
+    """An error of the option parser, or of writing to standard output, as one of ours."""
+    if isinstance(error, click.Abort):
+        return KeyboardInterrupt()
+    if isinstance(error, click.ClickException):
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "dsh"
+        return UsageError(error.format_message().rstrip("."), hint=f"see {command} --help")
+    if type(error) is OSError and error.filename is None and error.errno in _FULL:
+        return StorageFull(f"cannot write standard output: {error.strerror}")
+    return error
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What only a write can meet; an error of a file of ours would name it."""
+
+
+def display(text: str) -> str:
+    """Text of the operating system for people: what is not UTF-8 becomes visible escapes."""
+    return text if is_well_formed(text) else os.fsencode(text).decode("utf-8", "backslashreplace")
+
+
+def one_line(text: str) -> str:
+    """``text`` as one line that a terminal shows and does not obey."""
+    return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], display(text))
 
 
 def describe_error(error: BaseException) -> str:
     """What a user can do something with: message and hint, or the kind of an unexpected error."""
     if isinstance(error, HarnessError):
-        return f"{error.message}; {error.hint}" if error.hint else error.message
+        return display(f"{error.message}; {error.hint}" if error.hint else error.message)
     if isinstance(error, KeyboardInterrupt):
-        return "interrupted"
+        return f"stopped by {getattr(error, 'signal', None) or 'SIGINT'}"
     if isinstance(error, BrokenPipeError):
         return "the reader of standard output went away"
     return f"internal error: {type(error).__name__}: {error}; set DSH_DEBUG=1 for the details"

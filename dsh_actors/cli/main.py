@@ -10,6 +10,7 @@ import click
 
 from dsh_actors import __version__
 from dsh_actors.cli.failures import report
+from dsh_actors.cli.stopping import raising_signals
 from dsh_actors.cli.streams import STREAMS
 from dsh_actors.core.exit_codes import exit_code_of
 from dsh_actors.errors import UsageError
@@ -75,8 +76,9 @@ def main(arguments: Sequence[str], *, stdin_missing: bool = False) -> int:
     """Run one command; the exit code. Nothing is raised, whatever happens."""
     STREAMS.prepare(stdin_missing=stdin_missing)
     try:
-        code = _invoke(list(arguments))
-        STREAMS.flush()
+        with raising_signals():
+            code = _invoke(list(arguments))
+            STREAMS.flush()
         return code
     except BaseException as error:
         # The last line of defence: whatever a command let through becomes one line and a code.

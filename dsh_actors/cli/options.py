@@ -20,7 +20,14 @@ from dsh_actors.core.options import AgentOptions
 from dsh_actors.core.policy import POLICY_NAMES, ApprovalPolicy
 from dsh_actors.errors import UsageError
 
-__all__ = ["RUN_PARAMETERS", "RunArguments", "agent_options", "config_overrides", "working_directory"]
+__all__ = [
+    "RUN_PARAMETERS",
+    "RunArguments",
+    "agent_options",
+    "config_overrides",
+    "outputs_in",
+    "working_directory",
+]
 
 
 class _KeyType(click.ParamType):  # type: ignore[type-arg]  # not generic in older releases
@@ -175,6 +182,25 @@ class RunArguments:
     fail_on_denied: bool | None
     no_wait: bool
     simple_exit: bool
+
+
+def outputs_in(words: Sequence[str]) -> RunArguments:
+    """Where the outcome goes, of a command line that is wrong: nothing else is taken from it."""
+    values = {name for each in RUN_PARAMETERS if not getattr(each, "is_flag", True) for name in each.opts}
+    found: dict[str, Any] = dict.fromkeys(RunArguments.__dataclass_fields__)
+    found |= {"json_lines": False, "simple_exit": False, "partial_ok": False}
+    rest = iter(words)
+    for word in rest:
+        name, joined, value = word.partition("=")
+        if word == "--":
+            break
+        if name in values and not joined:
+            value = next(rest, "")
+        if name == "--result-file" and value:
+            found["result_file"] = value
+        elif word in ("--json", "--simple-exit"):
+            found["json_lines" if word == "--json" else "simple_exit"] = True
+    return RunArguments(**found)
 
 
 def config_overrides(arguments: RunArguments) -> dict[str, Any]:

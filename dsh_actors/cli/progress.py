@@ -36,10 +36,11 @@ class Heartbeat:
         elapsed = round(time.monotonic() - self._started, 3)
         step, tool = self._fold.steps, self._fold.tool
         if self._is_json:
-            self._output.line({"type": "heartbeat", "elapsed_s": elapsed, "step": step, "tool": tool})
+            beat = {"type": "heartbeat", "elapsed_s": elapsed, "step": step, "tool": tool}
+            self._output.passing_line(beat)
         else:
             doing = f", {tool}" if tool else ""
-            self._output.note(f"dsh: running for {elapsed:.0f} s, step {step}{doing}")
+            self._output.pulse(f"dsh: running for {elapsed:.0f} s, step {step}{doing}")
         self._arm()
 
     def close(self) -> None:
@@ -72,7 +73,7 @@ class Progress:
             self._redraw()
         elif (self._fold.steps, self._fold.tool) != self._last and self._fold.steps:
             self._last = (self._fold.steps, self._fold.tool)
-            self._output.note(f"dsh: {self._text()}")
+            self._output.pulse(f"dsh: {self._text()}")
         self._timer = after(_REFRESH_S, self._tick)
 
     def _redraw(self) -> None:

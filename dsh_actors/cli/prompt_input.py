@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dsh_actors.cli.streams import STREAMS
@@ -19,6 +19,10 @@ __all__ = ["Prompt", "argument_text", "read_prompt", "read_text_file"]
 
 _IMAGES = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF")
 _PIECE = 1 << 16
+MAX_PROMPT_BYTES = 64 << 20
+"""No model takes as much; what is larger is a device, or a mistake."""
+
+_TOO_LARGE = f"larger than {MAX_PROMPT_BYTES >> 20} MiB, the most that a prompt may have"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,18 @@ def read_prompt(
         text, source = decode_output(raw.removeprefix(b"\xef\xbb\xbf")), "standard input is"
     if not text.strip():
         raise UsageError(f"no prompt: {source} blank")
-    return Prompt("\n\n".join([*map(_quoted, files), text]), notes)
+    whole = "\n\n".join([*_all_quoted(files), text])
+    return Prompt(whole, notes)
+
+
+def _all_quoted(paths: Sequence[str]) -> Iterator[str]:
+    size = 0
+    for path in paths:
+        text = _quoted(path)
+        size += len(text)
+        if size > MAX_PROMPT_BYTES:
+            raise UsageError(f"--file: all files together are {_TOO_LARGE}")
+        yield text
 
 
 def read_text_file(path: str, option: str) -> str:
@@ -67,10 +82,13 @@ def read_text_file(path: str, option: str) -> str:
 def _read_file(path: str, option: str) -> bytes:
     try:
         with open(path, "rb") as file:
-            return file.read()
+            raw = file.read(MAX_PROMPT_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"{option}: cannot read {path}: {reason}") from error
+    if len(raw) > MAX_PROMPT_BYTES:
+        raise UsageError(f"{option}: {path} is {_TOO_LARGE}")
+    return raw
 
 
 def _quoted(path: str) -> str:
@@ -97,9 +115,11 @@ def _read_stdin(
     give_up = None if timeout_s is None else time.monotonic() + timeout_s
     pieces: list[bytes] = []
     size = 0
-    while max_bytes is None or size <= max_bytes:
-        if give_up is not None and not select.select([0], [], [], max(0.0, give_up - time.monotonic()))[0]:
-            return b"".join(pieces), (f"standard input was cut after {timeout_s:g} s",)
+    while size <= (MAX_PROMPT_BYTES if max_bytes is None else max_bytes):
+        # A writer that never pauses has its input cut as well as one that never writes.
+        left = None if give_up is None else give_up - time.monotonic()
+        if left is not None and (left <= 0 or not select.select([0], [], [], left)[0]):
+            return whole_characters(b"".join(pieces)), (f"standard input was cut after {timeout_s:g} s",)
         try:
             piece = os.read(0, _PIECE)
         except OSError as error:
@@ -108,4 +128,19 @@ def _read_stdin(
             return b"".join(pieces), ()
         pieces.append(piece)
         size += len(piece)
-    return b"".join(pieces)[:max_bytes], (f"standard input was cut after {max_bytes} bytes",)
+    if max_bytes is None:
+        raise UsageError(
+            f"standard input is {_TOO_LARGE}", hint="--stdin-max-bytes takes its beginning and no more"
+        )
+    kept = whole_characters(b"".join(pieces)[:max_bytes])
+    return kept, (f"standard input was cut after {len(kept)} bytes",)
+
+
+def whole_characters(raw: bytes) -> bytes:
+    """``raw`` without a character of UTF-8 that was cut at its end."""
+    for back in range(1, min(4, len(raw) + 1)):
+        byte = raw[-back]
+        if byte & 0xC0 != 0x80:
+            length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
+            return raw[:-back] if length > back else raw
+    return raw

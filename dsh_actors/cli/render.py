@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -22,17 +23,27 @@ from dsh_actors.core.text import clean_text
 from dsh_actors.errors import UsageError
 from dsh_actors.runtime.output import Writer
 
-__all__ = ["SCHEMA_VERSION", "RunOutput", "json_line", "write_atomically"]
+__all__ = ["SCHEMA_VERSION", "RunOutput", "for_terminal", "json_line", "write_atomically"]
 
 SCHEMA_VERSION = 1
 """Version of the lines of ``--json``: raised when a member changes its meaning."""
 
 _PATIENCE_S = 1.0
+_ERROR_LINE_PATIENCE_S = 10.0
+"""How long a reader of standard error may take: a parent may read the two streams one after the other."""
+
+_FORCED_PATIENCE_S = 0.1
+_TERMINAL_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
 def json_line(value: Any) -> bytes:
     """One compact line of UTF-8."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
+
+
+def for_terminal(text: str) -> str:
+    """``text`` with control characters as visible escapes: a terminal would obey them."""
+    return _TERMINAL_CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def write_atomically(path: str, data: bytes | Iterable[bytes]) -> None:
@@ -75,16 +86,33 @@ class RunOutput:
         self._held: list[bytes] = []
         self._stdout = Writer(1)
         self._stderr = Writer(2)
+        self._notes_bytes = 0
+        self._owed_bytes = 0
+        self._is_ended = False
         self.give_up_at: float | None = None
         """When to stop waiting for a reader (monotonic); set by a signal."""
+        self.stopped_by: str | None = None
+        """The name of that signal."""
 
     def check_files(self) -> None:
         """Raises `UsageError` while it is early, for files that could not be written at the end."""
         for option, path in self._files():
             folder = os.path.dirname(os.path.realpath(path))
             is_special = os.path.lexists(path) and not os.path.isfile(path)
-            if os.path.isdir(path) or not os.access(path if is_special else folder, os.W_OK):
+            if os.path.isdir(path) or (is_special and not os.access(path, os.W_OK)):
                 raise UsageError(f"{option}: cannot write {path}")
+            if not is_special:
+                self._check_folder(option, path, folder)
+
+    def _check_folder(self, option: str, path: str, folder: str) -> None:
+        """Some folders refuse new files whatever their rights say."""
+        try:
+            handle, temporary = tempfile.mkstemp(prefix=".dsh-", dir=folder)
+            os.close(handle)
+            os.unlink(temporary)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise UsageError(f"{option}: cannot write {path}: {reason}") from error
 
     def _files(self) -> list[tuple[str, str]]:
         named = (
@@ -120,65 +148,131 @@ class RunOutput:
             self._held.append(data)
 
     def note(self, text: str) -> None:
-        """A line on standard error."""
-        self._stderr.write(clean_text(text).encode() + b"\n")
+        """A line on standard error that must arrive."""
+        self._to_stderr(clean_text(text).encode() + b"\n")
+        self._owed_bytes = self._notes_bytes
+
+    def pulse(self, text: str) -> None:
+        """A line on standard error that says no more than that the run lives."""
+        self.show(clean_text(text) + "\n")
 
     def show(self, text: str) -> None:
-        """Text on standard error as it is, for a live line."""
-        self._stderr.write(text.encode("utf-8", "replace"))
+        """Text on standard error as it is, for a live line; left out while the stream takes nothing."""
+        if not self._stderr.queued_bytes:
+            self._to_stderr(text.encode("utf-8", "replace"))
+
+    def passing_line(self, value: Any) -> None:
+        """A JSON line that may be left out: it is, while the stream takes nothing."""
+        if not self._stdout.queued_bytes:
+            self.line(value)
+
+    def _to_stderr(self, data: bytes) -> None:
+        self._notes_bytes += len(data)
+        self._stderr.write(data)
 
     # --- the end -----------------------------------------------------------------------------
 
     def finish(self, end: RunEnd) -> int:
         """Deliver everything; the exit code, which may still change where delivery fails."""
         end = self._write_files(end)
-        if self._arguments.json_lines:
-            if not self._is_started:
-                self.start(end.session_id)
-            self.line(end.to_json())
-        else:
-            answer = end.printed_answer(self._arguments.partial_ok)
-            if answer is not None:
-                self._stdout.write(answer.encode("utf-8", "replace") + b"\n")
-        self._deliver(self._stdout)
-        if self._stdout.broken or (not STREAMS.has_stdout and not self._files()):
+        self._print(end)
+        is_delivered = self._deliver_stdout()
+        if not is_delivered or (not STREAMS.has_stdout and not self._files()):
             end = self._write_files(self._undelivered(end))
         error = end.error_line()
         if error is not None:
             self.note(error)
-        self._deliver(self._stderr)
+        self._deliver_stderr()
         return end.exit_code
 
-    def _deliver(self, writer: Writer) -> None:
-        """A slow reader is waited for as long as it takes, unless a signal said to stop."""
-        while not writer.flush(_PATIENCE_S):
-            if writer.broken or (self.give_up_at is not None and time.monotonic() > self.give_up_at):
+    def last_words(self, end: RunEnd) -> None:
+        """What can be written of an end that is forced; waits for nobody."""
+        self._write_files(end)
+        # A line in the middle of another one would be none: what waits in the queue is lost.
+        if self._arguments.json_lines and not self._is_ended and not self._stdout.queued_bytes:
+            self._print(end)
+        error = end.error_line()
+        if error is not None:
+            self.note(error)
+        self._stdout.flush(_FORCED_PATIENCE_S)
+        self._stderr.flush(_FORCED_PATIENCE_S)
+
+    def _print(self, end: RunEnd) -> None:
+        self._is_ended = True
+        if self._arguments.json_lines:
+            if not self._is_started:
+                self.start(end.session_id)
+            self.line(end.to_json())
+            return
+        answer = end.printed_answer(self._arguments.partial_ok)
+        if answer is not None:
+            text = for_terminal(answer) if STREAMS.stdout_is_terminal() else answer
+            self._stdout.write(text.encode("utf-8", "replace") + b"\n")
+
+    def _deliver_stdout(self) -> bool:
+        """Whether all is out. A reader is waited for as long as it takes, unless a signal said to stop."""
+        while not self._stdout.flush(_PATIENCE_S):
+            if self._stdout.broken or (self.give_up_at is not None and time.monotonic() > self.give_up_at):
+                return False
+        return True
+
+    def _deliver_stderr(self) -> None:
+        """Wait for the lines that must arrive; signs of life behind them are not waited for."""
+        end = time.monotonic() + _ERROR_LINE_PATIENCE_S
+        if self.give_up_at is not None:
+            end = min(end, max(self.give_up_at, time.monotonic() + _PATIENCE_S))
+        while self._notes_bytes - self._stderr.queued_bytes < self._owed_bytes:
+            left = end - time.monotonic()
+            if left <= 0 or self._stderr.broken:
                 return
+            self._stderr.flush(min(left, _PATIENCE_S))
+        self._stderr.flush(_FORCED_PATIENCE_S)
 
     def _write_files(self, end: RunEnd) -> RunEnd:
+        """Each file for itself: one that cannot be written keeps none of the others from being written."""
         answer = end.printed_answer(self._arguments.partial_ok)
-        try:
-            if self._arguments.output_last_message is not None and answer is not None:
-                data = answer.encode("utf-8", "replace") + b"\n"
-                write_atomically(self._arguments.output_last_message, data)
-            if self._arguments.result_file is not None:
-                write_atomically(self._arguments.result_file, json_line(end.to_json()))
-        except OSError as error:
-            return self._changed(end, _reason_of(error), f"cannot write {error.filename}: {error.strerror}")
+        path = self._arguments.output_last_message
+        if path is not None and answer is not None:
+            end = self._write_file(end, path, answer.encode("utf-8", "replace") + b"\n")
+        elif path is not None and end.status not in ("usage", "busy") and os.path.isfile(path):
+            # The answer of an earlier run must not pass for one of this run.
+            end = self._write_file(end, path, b"")
+        if self._arguments.result_file is not None:
+            end = self._write_file(end, self._arguments.result_file, json_line(end.to_json()))
         return end
+
+    def _write_file(self, end: RunEnd, path: str, data: bytes) -> RunEnd:
+        try:
+            write_atomically(path, data)
+        except OSError as error:
+            return self._changed(end, _reason_of(error), f"cannot write {path}: {error.strerror}")
+        return end
+
+    def cut_short(self, end: RunEnd) -> RunEnd:
+        """The end of a run whose output is left behind because of a signal."""
+        return self._undelivered(end)
 
     def _undelivered(self, end: RunEnd) -> RunEnd:
         error = self._stdout.error
-        if isinstance(error, OSError) and error.errno not in (errno.EPIPE, errno.ECONNRESET):
-            return self._changed(end, _reason_of(error), f"cannot write standard output: {error.strerror}")
+        if error is not None and getattr(error, "errno", None) not in (errno.EPIPE, errno.ECONNRESET):
+            reason = getattr(error, "strerror", None) or error
+            return self._changed(end, _reason_of(error), f"cannot write standard output: {reason}")
         if not end.completed:
             return end  # why it failed says more than that nobody could read it
+        if self.stopped_by is not None and not self._stdout.broken:
+            message = f"stopped by {self.stopped_by} before all of the output was read"
+            return replace(self._changed(end, "interrupted", message), signal=self.stopped_by)
         return self._changed(end, "pipe", "the reader of standard output went away")
 
     def _changed(self, end: RunEnd, reason: str, message: str) -> RunEnd:
-        code = exit_code_of(reason, simple=self._arguments.simple_exit)
+        """Another end than the run's own. What made it fail before stays the reason."""
+        if not end.completed:
+            known = end.message if message in end.message else f"{end.message}; {message}"
+            return replace(end, message=known)
+        code = exit_code_of(reason, self.stopped_by, simple=self._arguments.simple_exit)
         return replace(end, reason=reason, message=message, exit_code=code)
 
 
-def _reason_of(error: OSError) -> str:
-    return "storage_full" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "internal"
+def _reason_of(error: BaseException) -> str:
+    is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return "storage_full" if is_full else "internal"

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dsh_actors.cli.debugging import install_debugging
-from dsh_actors.cli.failures import describe_error, show_traceback
+from dsh_actors.cli.failures import as_known, describe_error, show_traceback
 from dsh_actors.cli.options import (
     RUN_PARAMETERS,
     RunArguments,
     agent_options,
     config_overrides,
+    outputs_in,
     working_directory,
 )
 from dsh_actors.cli.prompt_input import Prompt, read_prompt
 from dsh_actors.cli.render import RunOutput
-from dsh_actors.cli.stopping import SignalWatch
+from dsh_actors.cli.stopping import SignalWatch, Stopped
 from dsh_actors.config import Config, load_config
 from dsh_actors.core.exit_codes import reason_of_error
 from dsh_actors.core.ids import SessionId
@@ -58,6 +59,9 @@ def run(**options: Any) -> int:
         )
         # From here on a signal ends the run with its last words; until now it ended the process.
         signals = SignalWatch(simple_exit=arguments.simple_exit)
+        signals.on_second = lambda: output.last_words(
+            not_started(Stopped(signals.name or "SIGTERM"), arguments)
+        )
         end = execute(arguments, prompt, output, signals, started)
     except (Exception, KeyboardInterrupt) as error:
         # A user's mistake, or a fault of ours: either way the run has an end that can be read.
@@ -65,12 +69,25 @@ def run(**options: Any) -> int:
         end = not_started(error, arguments)
     if signals is None:
         return output.finish(end)
-    output.give_up_at = signals.deadline
-    signals.on_first = lambda: setattr(output, "give_up_at", signals.deadline)
+    watch_delivery(output, end, signals)
     try:
         return output.finish(end)
     finally:
         signals.close()
+
+
+def watch_delivery(output: RunOutput, end: RunEnd, signals: SignalWatch) -> None:
+    """Let a signal end the waiting for readers. The run itself is over."""
+
+    def stop() -> None:
+        output.give_up_at, output.stopped_by = signals.deadline, signals.name
+
+    def leave() -> None:
+        output.last_words(output.cut_short(end))
+
+    signals.on_first, signals.on_second = stop, leave
+    if signals.name is not None:
+        stop()
 
 
 def not_started(error: BaseException, arguments: RunArguments) -> RunEnd:
@@ -78,7 +95,7 @@ def not_started(error: BaseException, arguments: RunArguments) -> RunEnd:
     facts = Circumstances(
         reason=reason_of_error(error),
         message=describe_error(error),
-        signal="SIGINT" if isinstance(error, KeyboardInterrupt) else None,
+        signal=getattr(error, "signal", "SIGINT") if isinstance(error, KeyboardInterrupt) else None,
         session_id=arguments.resume,
         simple_exit=arguments.simple_exit,
     )
@@ -148,7 +165,7 @@ def settle(arguments: RunArguments) -> tuple[Config, str | None, str | None]:
     config = load_config(cwd=working_directory(arguments.cwd), options=overrides)
     if arguments.ephemeral and arguments.fork is None:
         return config, None, config.agent.model
-    config.require_home()
+    config.require_home(writable=True)
     if not (arguments.resume or arguments.continue_ or arguments.fork):
         return config, None, config.agent.model
     from dsh_actors.cli.stored import newest_session, open_storage, recorded_model
@@ -192,7 +209,21 @@ def make_plan(
     )
 
 
-COMMAND = click.Command(
+class RunCommand(click.Command):
+    """The command whose every end can be read, also that of a wrong option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except (click.UsageError, HarnessError) as error:
+            arguments = outputs_in(words)
+            raise click.exceptions.Exit(
+                RunOutput(arguments).finish(not_started(as_known(error), arguments))
+            ) from error
+
+
+COMMAND = RunCommand(
     "run",
     params=RUN_PARAMETERS,
     callback=run,

@@ -37,7 +37,8 @@ as_json_option = click.option("--json", "as_json", is_flag=True, help="One JSON 
 
 
 def configuration() -> Config:
-    return load_config(cwd=working_directory(None))
+    """The user's own configuration: where sessions are does not depend on the project at hand."""
+    return load_config(cwd=working_directory(None), project_file=False)
 
 
 def storage(config: Config | None = None) -> SessionStorage:

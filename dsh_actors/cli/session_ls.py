@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import click
 
+from dsh_actors.cli.failures import one_line
 from dsh_actors.cli.options import working_directory
 from dsh_actors.cli.session_common import as_json_option, configuration, time_text, write_json, write_text
 from dsh_actors.cli.stored import listings
 from dsh_actors.ports import SessionListing
 
 __all__ = ["COMMAND"]
+
+_MOST = 1 << 62
+"""More than there can be, and still a number that every library takes."""
 
 
 @click.command("ls")
@@ -19,7 +23,7 @@ __all__ = ["COMMAND"]
 def ls(limit: int | None, here: bool, as_json: bool) -> int:
     """List sessions, the newest first."""
     cwd = working_directory(None) if here else None
-    for listing in listings(configuration(), cwd, limit):
+    for listing in listings(configuration(), cwd, None if limit is None else min(limit, _MOST)):
         if as_json:
             write_json({name: getattr(listing, name) for name in SessionListing.__dataclass_fields__})
         else:
@@ -30,7 +34,7 @@ def ls(limit: int | None, here: bool, as_json: bool) -> int:
 def _as_text(listing: SessionListing) -> str:
     when = time_text(listing.updated)
     state = f"{listing.status:<11}  {listing.turns:>3} turns"
-    return f"{listing.id}  {when}  {state}  {listing.cwd or '-'}  {listing.title or '-'}"
+    return one_line(f"{listing.id}  {when}  {state}  {listing.cwd or '-'}  {listing.title or '-'}")
 
 
 COMMAND = ls

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from dsh_actors.cli.session_common import storage
@@ -14,7 +16,7 @@ __all__ = ["COMMAND"]
 @click.argument("session")
 def path(session: str) -> int:
     """Print the directory of a session."""
-    click.echo(storage().path(SessionId(session)))
+    click.echo(os.fsencode(storage().path(SessionId(session))))
     return 0
 
 

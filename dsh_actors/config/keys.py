@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from dsh_actors.core.text import is_well_formed
 from dsh_actors.errors import ConfigError
 
 __all__ = ["KEYS", "KEYS_BY_NAME", "Key", "nearest", "parse_duration"]
@@ -61,6 +62,8 @@ class Key:
 
     def parse(self, value: Any, where: str) -> Any:
         """``value`` from a TOML file, or as text from outside. Raises `ConfigError` naming ``where``."""
+        if isinstance(value, str) and not is_well_formed(value):
+            raise ConfigError(f"{where}: {self.name} is not UTF-8: {value!a}")
         parsed = self._convert(value)
         if parsed is None:
             raise ConfigError(f"{where}: {self.name} must be {_WORDS[self.kind]}, not {value!r}")
@@ -162,7 +165,7 @@ KEYS: tuple[Key, ...] = (
         "approval.policy",
         "text",
         "workspace",
-        "workspace, read-only, all, or a rule file",
+        "workspace, read-only, all (every question is answered with yes; the sandbox stays), or a rule file",
         project=False,
     ),
     Key(

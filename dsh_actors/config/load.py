@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from dsh_actors.config.home import Home, find_home, find_project_file
+from dsh_actors.config.home import HOME_HINT, Home, find_home, find_project_file
 from dsh_actors.config.keys import KEYS, KEYS_BY_NAME, nearest
 from dsh_actors.config.providers import ProviderSettings, provider_settings, read_credentials
 from dsh_actors.config.sections import (
@@ -33,7 +33,9 @@ _SECTIONS = sorted({key.section for key in KEYS} | {"providers"})
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Everything that was configured. ``home`` None: nothing can be kept, because of ``home_problem``.
+    """Everything that was configured. ``home_problem`` is why nothing can be kept.
+
+    ``home`` None: there is none; where there is one with a problem, it may still be read.
 
     Keys of providers are held apart: `api_key` and `secrets` give them, no representation shows them.
     """
@@ -88,13 +90,10 @@ class Config:
             return None
         return next((m.price for m in settings.models if m.id == model_id), None)
 
-    def require_home(self) -> str:
-        """Raises `ConfigError` where nothing can be kept."""
-        if self.home is None:
-            raise ConfigError(
-                f"no place for sessions: {self.home_problem}",
-                hint="set DSH_HOME to a writable directory, or use --ephemeral",
-            )
+    def require_home(self, *, writable: bool = False) -> str:
+        """The home, to read from, or to write to as well. Raises `ConfigError` where that cannot be."""
+        if self.home is None or (writable and self.home_problem is not None):
+            raise ConfigError(f"no place for sessions: {self.home_problem}", hint=HOME_HINT)
         return self.home
 
     def rows(self) -> Iterator[tuple[str, Any, str]]:
@@ -120,10 +119,12 @@ def load_config(
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
     options: Mapping[str, Any] | None = None,
+    project_file: bool = True,
 ) -> Config:
     """Resolve everything once. ``options`` are values by key name, already of the right type.
 
-    ``cwd`` decides which project's file applies. Raises `ConfigError`; creates nothing.
+    ``cwd`` decides which project's file applies; without ``project_file`` none does. Raises
+    `ConfigError`; creates nothing.
     """
     env = os.environ if env is None else env
     cwd = os.getcwd() if cwd is None else cwd
@@ -139,7 +140,7 @@ def load_config(
             raise ConfigError(f"{where}: providers are written as [providers.NAME] tables")
         _merge_file(document, where, values, origins)
         files += [where] if document else []
-    project = find_project_file(cwd, home.path)
+    project = find_project_file(cwd, home.path) if project_file else None
     if project is not None:
         _merge_file(read_toml(project), project, values, origins, project=True)
         files.append(project)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 import tomllib
 from typing import Any
 
@@ -20,8 +22,7 @@ def read_toml(path: str, *, secret: bool = False) -> dict[str, Any]:
     ``secret``: the error shows the place but nothing of the text.
     """
     try:
-        with open(path, "rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
+        raw = _read(path)
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -37,3 +38,20 @@ def read_toml(path: str, *, secret: bool = False) -> dict[str, Any]:
         place = re.search(r"\(at [^)]*\)", text)
         shown = f"syntax error {place[0] if place else ''}".strip() if secret else text
         raise ConfigError(f"{path}: {shown}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: nested too deeply for a configuration file") from None
+    except ValueError as error:
+        # Such as an integer of more digits than Python converts, which is no syntax error.
+        raise ConfigError(f"{path}: {'a value is not valid' if secret else error}") from None
+
+
+def _read(path: str) -> bytes:
+    """The file's bytes, one more than allowed at most; nothing that could keep the reader waiting."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        info = os.fstat(descriptor)
+        if stat.S_ISREG(info.st_mode):
+            return file.read(MAX_FILE_BYTES + 1)
+        if os.path.samestat(info, os.stat(os.devnull)):
+            return b""
+    raise ConfigError(f"{path} is not a regular file")

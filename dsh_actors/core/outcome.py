@@ -137,9 +137,12 @@ class RunEnd:
 
 def error_line(name: str, message: str, session_id: str | None = None) -> str:
     """``dsh: NAME: reason (session ID)``, on one line whatever the message holds."""
-    plain = decode_output(clean_text(message).encode())
-    text = shorten(" ".join(plain.split()), MAX_ERROR_LINE)
-    return f"dsh: {name}: {text}" + (f" (session {session_id})" if session_id else "")
+    text = shorten(_plain(message), MAX_ERROR_LINE)
+    return f"dsh: {name}: {text}" + (f" (session {_plain(session_id)})" if session_id else "")
+
+
+def _plain(text: str) -> str:
+    return " ".join(decode_output(clean_text(text).encode()).split())
 
 
 PriceOf = Callable[[str], Price | None]
@@ -170,6 +173,7 @@ class OutcomeFold:
         self._open_calls: dict[str, str] = {}
         self._denied: list[JsonObject] = []
         self._step_retries = 0
+        self._made: dict[str, int] = {}
         self.turns = self.steps = self.tool_calls = self.tool_errors = self.retries = 0
         self.tool: str | None = None
         """The tool that was started last in the open step, for a progress display."""
@@ -215,7 +219,8 @@ class OutcomeFold:
                 self._fold_reply(data)
             case "tool/call":
                 self.tool_calls += 1
-                self.tool = data["name"]
+                self.tool = name = data["name"]
+                self._made[name] = self._made.get(name, 0) + 1
             case "tool/result":
                 self._fold_result(data)
             case "llm/retry":
@@ -267,6 +272,9 @@ class OutcomeFold:
         """The run's outcome, once nothing more will happen."""
         self._settle()
         reason, message = self._judge(facts)
+        if reason == "storage_full" and self._made:
+            # The log may lack their results: what they did is done all the same.
+            message += f"; calls already made: {', '.join(f'{n} {name}' for name, n in self._made.items())}"
         answer = self._text if self._text and self._text.strip() else None
         whole = reason in ("completed", "denied", "pipe") and not self._cut
         return RunEnd(
@@ -330,7 +338,8 @@ class OutcomeFold:
         if self._step_retries:
             text += f"; {self._step_retries + 1} attempts"
         reason = reason_of(failure.get("code", "UNKNOWN"))
-        return reason, text if reason == "usage" else f"{reason}: {text}"
+        # The line on standard error begins with the name of the exit code.
+        return reason, text if reason == EXIT_CODES[reason].name else f"{reason}: {text}"
 
 
 def _judge_aborted(cause: JsonObject, signal: str | None) -> tuple[str, str]:

@@ -8,15 +8,24 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dsh_actors.core.globs import nearest, path_glob, text_glob
+from dsh_actors.core.globs import has_magic, nearest, path_glob, text_glob
 from dsh_actors.core.shell_words import CommandPart, command_parts
 from dsh_actors.errors import ConfigError
 
-__all__ = ["POLICY_NAMES", "ApprovalPolicy", "Decision", "PolicyMode", "Rule", "Verdict", "decide"]
+__all__ = [
+    "POLICY_NAMES",
+    "ApprovalPolicy",
+    "Decision",
+    "PolicyMode",
+    "Rule",
+    "Verdict",
+    "decide",
+    "require_known",
+]
 
 PolicyMode = Literal["workspace", "read-only", "all", "rules"]
 Verdict = Literal["allow", "deny", "ask"]
@@ -202,6 +211,8 @@ def _rule(table: dict[str, Any], where: str) -> Rule:
         value = table.get(key)
         if value is not None and (not isinstance(value, str) or not value.strip()):
             raise ConfigError(f"{where}: {key} must be a text that is not blank")
+        if value is not None and key != "reason" and _has_open_bracket(value, escapes=key == "path"):
+            raise ConfigError(f"{where}: the [ in {key} is never closed; write [[] for the character itself")
     if "decision" not in table:
         raise ConfigError(f'{where}: decision is missing (decision = "allow", "deny" or "ask")')
     decision = _verdict(table["decision"], f"{where}: decision")
@@ -210,6 +221,40 @@ def _rule(table: dict[str, Any], where: str) -> Rule:
     return Rule(
         decision, table.get("tool", "*"), table.get("command"), table.get("path"), table.get("reason"), where
     )
+
+
+def _has_open_bracket(pattern: str, *, escapes: bool) -> bool:
+    """Whether a ``[`` begins no class. With ``escapes`` a backslash hides what follows it."""
+    position = 0
+    while position < len(pattern):
+        if escapes and pattern[position] == "\\":
+            position += 1
+        elif pattern[position] == "[":
+            # The first character belongs to the class, also where it is a bracket.
+            first = position + 2 if pattern[position + 1 : position + 2] in ("!", "^") else position + 1
+            position = pattern.find("]", first + 1)
+            if position < 0:
+                return True
+        position += 1
+    return False
+
+
+def require_known(policy: ApprovalPolicy, arguments: Mapping[str, Collection[str]]) -> None:
+    """Refuse rules that can match no call. ``arguments`` names the arguments of each tool there is.
+
+    A glob may match no tool yet. Raises `ConfigError` naming the rule.
+    """
+    for rule in policy.rules:
+        matched = [name for name in arguments if text_glob(rule.tool).match(name)]
+        if not matched and not has_magic(rule.tool):
+            close = nearest(rule.tool, list(arguments))
+            advice = f"did you mean {close!r}?" if close else f"known are {', '.join(sorted(arguments))}"
+            raise ConfigError(f"{rule.name}: there is no tool {rule.tool!r}; {advice}")
+        for key, pattern in (("command", rule.command), ("path", rule.path)):
+            if matched and pattern is not None and not any(key in arguments[name] for name in matched):
+                others = sorted(name for name, keys in arguments.items() if key in keys)
+                advice = f"tools that have one: {', '.join(others)}" if others else "no tool has one"
+                raise ConfigError(f"{rule.name}: {rule.tool} has no {key}, so it never matches; {advice}")
 
 
 def _verdict(value: Any, where: str) -> Verdict:

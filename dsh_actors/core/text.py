@@ -15,6 +15,7 @@ __all__ = [
     "clean_json",
     "clean_text",
     "decode_output",
+    "is_well_formed",
     "require_lossless",
     "shorten",
 ]
@@ -37,6 +38,11 @@ def clean_text(text: str) -> str:
     # A round trip through UTF-16 joins a high and a low surrogate that arrived separately.
     joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return _SURROGATES.sub("\ufffd", joined)
+
+
+def is_well_formed(text: str) -> bool:
+    """Whether UTF-8 can hold it: names of the system that it cannot hold have lone surrogates."""
+    return text.isascii() or _SURROGATES.search(text) is None
 
 
 def clean_json(value: JsonValue, depth: int = 0) -> JsonValue:

@@ -86,7 +86,8 @@ class Writer:
         try:
             while self._queue:
                 self._write_all(self._take())
-        except OSError as error:
+        except Exception as error:
+            # An `OSError` of the write; anything else would be lost in this greenlet.
             self._break(error)
         except BaseException as error:
             # Thrown into this greenlet by whoever ends everything: then nothing more is written.
@@ -112,7 +113,7 @@ class Writer:
         view = memoryview(data)
         while view:
             try:
-                count = self._pool.run(os.write, self.fd, view[:_CHUNK_BYTES])
+                count = self._write_some(view[:_CHUNK_BYTES])
             except BlockingIOError:
                 # Another process made the shared descriptor non-blocking.
                 from gevent.socket import wait_write
@@ -123,6 +124,13 @@ class Writer:
             self._queued -= count
             if self._queued <= MAX_QUEUED_BYTES:
                 self._room.set()
+
+    def _write_some(self, data: memoryview) -> int:
+        try:
+            return self._pool.run(os.write, self.fd, data)
+        except RuntimeError:
+            # No thread can be started (out of memory, a limit on processes): better wait than lose output.
+            return os.write(self.fd, data)
 
     def _break(self, error: BaseException) -> None:
         self.broken = True

@@ -308,3 +308,19 @@ def test_an_error_is_one_line_whatever_it_says(message: str, session: str) -> No
     line = error_line("failed", message, re.sub(r"[^a-z0-9]", "", session))
     assert len(line.splitlines()) == 1
     assert "\x1b" not in line
+
+
+def test_a_full_disk_names_the_calls_that_were_made_before() -> None:
+    full = {"message": "cannot write the log", "code": "STORAGE_FULL"}
+    end = run(TURN, STEP, started("a"), started("b"), ended("error", error=full))
+    assert end.reason == "storage_full"
+    assert end.message == "storage_full: cannot write the log; calls already made: 2 bash"
+
+
+def test_the_name_of_the_exit_code_is_said_once() -> None:
+    end = run(TURN, STEP, ended("error", error={"message": "no such key", "code": "AUTH", "status": 401}))
+    assert end.error_line() == "dsh: auth: HTTP 401: no such key (session s1)"
+
+
+def test_the_line_is_one_whatever_the_id_of_the_session() -> None:
+    assert "\n" not in error_line("usage", "a\nb", "c\nd\x1b")

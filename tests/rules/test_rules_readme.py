@@ -106,12 +106,15 @@ def test_every_program_runs(shop: dict[str, str]) -> None:
 
 
 def test_every_configuration_is_accepted(shop: dict[str, str], tmp_path: Path) -> None:
-    settings, rules = blocks("toml")
+    settings, credentials, rules = blocks("toml")
     home = tmp_path / "home"
     home.mkdir()
     (home / "config.toml").write_text(settings)
+    (home / "credentials.toml").write_text(credentials)
+    (home / "credentials.toml").chmod(0o600)
     shown = run("dsh config show", {**shop, "DSH_HOME": str(home)})
     assert shown.returncode == 0 and "local/qwen3" in shown.stdout, shown.stderr
+    assert shown.stdout.count("(credentials.toml)") == 2
     (tmp_path / "rules.toml").write_text(rules)
     done = run(f"dsh run -m scripted/demo --approve {tmp_path}/rules.toml hello", shop)
     assert done.returncode == 0, done.stderr

@@ -170,3 +170,20 @@ def test_greenlets_that_write_at_once_do_not_mix_their_pieces(pipe: tuple[int, i
     assert {len(set(line)) for line in lines} == {1}
     assert writer.flush(WAIT_S)
     writer.close()
+
+
+def test_without_a_thread_to_be_had_the_output_is_still_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer_fd = os.pipe()
+    writer = Writer(writer_fd)
+
+    def no_thread(*_arguments: object) -> int:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(writer._pool, "run", no_thread)
+    try:
+        writer.write(b"answer\n")
+        assert writer.flush(5)
+        assert os.read(reader, 100) == b"answer\n"
+    finally:
+        os.close(reader)
+        os.close(writer_fd)

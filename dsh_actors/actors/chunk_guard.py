@@ -68,8 +68,10 @@ class ChunkGuard:
         if kind is ToolCallDelta:
             self._enter(chunk.index, "tool-call")
             name = None if chunk.name is None else _text(chunk.name)
-            call_id = CallId(_text(chunk.id))
-            return ToolCallDelta(chunk.index, call_id, name, _text(chunk.arguments))
+            call_id, arguments = CallId(_text(chunk.id)), _text(chunk.arguments)
+            if name is chunk.name and call_id is chunk.id and arguments is chunk.arguments:
+                return chunk  # type: ignore[no-any-return]  # its type was just looked at
+            return ToolCallDelta(chunk.index, call_id, name, arguments)
         if kind is BlockStart:
             block_type = _text(chunk.block_type)
             self._blocks.setdefault(_index(chunk.index), block_type)
@@ -77,7 +79,7 @@ class ChunkGuard:
         if kind is BlockEnd:
             block = _block(chunk.block)
             self._blocks[_index(chunk.index)] = _ENDED
-            return BlockEnd(chunk.index, block)
+            return chunk if block is chunk.block else BlockEnd(chunk.index, block)
         if kind is UsageChunk:
             return UsageChunk(_usage(chunk.usage))
         if kind is Finish:
@@ -119,15 +121,17 @@ def _text(text: Any) -> str:
 
 def _block(block: Block) -> Block:
     match block:
-        case TextBlock(text):
-            return TextBlock(_text(text))
-        case ReasoningBlock(text):
-            return ReasoningBlock(_text(text))
+        case TextBlock(raw):
+            return block if (text := _text(raw)) is raw else TextBlock(text)
+        case ReasoningBlock(raw):
+            return block if (text := _text(raw)) is raw else ReasoningBlock(text)
         case ToolCallBlock():
-            return ToolCallBlock(CallId(_text(block.id)), _text(block.name), _text(block.arguments))
-    raw = block.to_json()
-    require_lossless(raw, "a block")
-    block_from_json(raw)
+            parts = (_text(block.id), _text(block.name), _text(block.arguments))
+            same = parts[0] is block.id and parts[1] is block.name and parts[2] is block.arguments
+            return block if same else ToolCallBlock(CallId(parts[0]), parts[1], parts[2])
+    stored = block.to_json()
+    require_lossless(stored, "a block")
+    block_from_json(stored)
     return block
 
 

@@ -26,8 +26,8 @@ __all__ = ["ProjectorActor", "watch_sessions"]
 MAX_WAITING = 1000
 """Sessions that wait to be looked at; of more than these the oldest is forgotten and stays stale."""
 
-WINDOW_S = 1.0
-"""How long a live session's changes are collected. One that was given up is looked at without delay."""
+WINDOW_S = 5.0
+"""How long changes are collected: agents at work have the processor first, and closing settles the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ class ProjectorActor(BaseActor):
 
     def receive(self, message: Any) -> Any:
         match message:
-            case p.SessionChanged(session_id=session_id, is_live=is_live):
-                self._note(session_id, is_live)
+            case p.SessionChanged(session_id=session_id):
+                self._note(session_id)
             case _WindowOver():
                 self._timer = None
                 self._due |= self._later
@@ -93,11 +93,8 @@ class ProjectorActor(BaseActor):
         if self._timer is not None:
             self._timer.cancel()
 
-    def _note(self, session_id: SessionId, is_live: bool) -> None:
-        if not is_live:
-            self._later.pop(session_id, None)
-            _add(self._due, session_id)
-        elif session_id not in self._due:
+    def _note(self, session_id: SessionId) -> None:
+        if session_id not in self._due:
             _add(self._later, session_id)
             if self._timer is None:
                 self._timer = after(self._window_s, lambda: self._home.tell(_WindowOver()))
@@ -128,10 +125,13 @@ class ProjectorActor(BaseActor):
             LOGGER.debug("session %s was not indexed: %s", message.session_id, message.error)
 
     def _settle(self) -> GeventFuture | None:
+        self._due |= self._later
+        self._later.clear()
         if not self._is_busy and not self._due:
             return None
         promise = self.promise()
         self._settling.append(promise)
+        self._go_on()
         return promise
 
 
@@ -140,12 +140,10 @@ def watch_sessions(scope: Scope, projector: Address) -> None:
 
     def on_status(payload: dict[str, Any]) -> None:
         if payload.get("status") == "idle":
-            projector.tell(p.SessionChanged(payload["session"], is_live=True))
+            projector.tell(p.SessionChanged(payload["session"]))
 
     scope.observe("agent/status", on_status)
-    scope.observe(
-        "agent/disposed", lambda payload: projector.tell(p.SessionChanged(payload["session"], is_live=False))
-    )
+    scope.observe("agent/disposed", lambda payload: projector.tell(p.SessionChanged(payload["session"])))
 
 
 def _add(sessions: dict[SessionId, None], session_id: SessionId) -> None:

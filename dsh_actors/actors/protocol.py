@@ -145,10 +145,9 @@ class CloseSession:
 
 @dataclass(frozen=True, slots=True)
 class SessionChanged:
-    """The index may be stale for this session. ``is_live``: more is likely to come soon."""
+    """The index may be stale for this session."""
 
     session_id: SessionId
-    is_live: bool
 
 
 @dataclass(frozen=True, slots=True)

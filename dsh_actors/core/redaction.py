@@ -226,7 +226,8 @@ class RedactingStream:
                     passed += self._delta(chunk)
                 case BlockEnd():
                     passed += self._release(chunk.index)
-                    passed.append(replace(chunk, block=self._redactor.block(chunk.block)))
+                    block = self._redactor.block(chunk.block)
+                    passed.append(chunk if block is chunk.block else BlockEnd(chunk.index, block))
                 case Finish():
                     for index in list(self._held):
                         passed += self._release(index)

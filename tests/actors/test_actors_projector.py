@@ -63,19 +63,18 @@ def test_a_session_that_was_given_up_is_in_the_index_when_the_harness_is_closed(
     assert [found[0] for found in index.find("a fine answer")] == [agent.id]
 
 
-def test_a_live_session_is_looked_at_some_time_after_its_turn(stage, monkeypatch):
-    bell, looked = Bell(), []
+def test_a_live_session_is_looked_at_after_its_turn(stage, monkeypatch):
+    looked = []
     project = SessionIndex.project
 
     def noted(index: SessionIndex, session_id: SessionId) -> bool:
         done = project(index, session_id)
         looked.append(session_id)
-        bell.ring()
         return done
 
     monkeypatch.setattr(SessionIndex, "project", noted)
     agent = finished(stage, "one", dispose=False)
-    bell.wait()
+    stage.harness._settle_index(10)
     assert looked == [agent.id]
     assert rows(stage, "SELECT turns FROM projections") == [(1,)]
     agent.dispose()
@@ -110,10 +109,10 @@ def test_closing_waits_a_bounded_time_for_an_index_that_hangs(stage, monkeypatch
     gate.acquire()
     monkeypatch.setattr(SessionIndex, "project", hang)
     finished(stage, "one")
-    bell.wait()
     began = time.monotonic()
     stage.harness.close()
     assert time.monotonic() - began < 10
+    bell.wait()
     gate.release()
 
 
@@ -132,6 +131,7 @@ class Direct:
 
     def __init__(self) -> None:
         self.looked: list[str] = []
+        self.bell: Bell | None = None
         self.gate = _native_lock()
         self.home = Address("projector")
         actor = ProjectorActor(
@@ -143,9 +143,11 @@ class Direct:
     def work(self, session_id: SessionId) -> None:
         with self.gate:
             self.looked.append(session_id)
+        if self.bell is not None:
+            self.bell.ring()
 
-    def changed(self, name: str, is_live: bool = False) -> None:
-        self.home.tell(p.SessionChanged(SessionId(name), is_live))
+    def changed(self, name: str) -> None:
+        self.home.tell(p.SessionChanged(SessionId(name)))
 
     def settle(self) -> None:
         self.home.ask(p.SettleIndex(), timeout=10)
@@ -157,6 +159,14 @@ def direct():
     yield direct
     direct.ref.stop(timeout=10)
     assert live_actors() == []
+
+
+def test_what_changed_is_looked_at_when_the_window_is_over(direct):
+    direct.bell = Bell()
+    direct.changed("a")
+    direct.bell.wait()
+    direct.settle()
+    assert direct.looked == ["a"]
 
 
 def test_changes_that_come_while_one_is_looked_at_are_looked_at_once(direct):

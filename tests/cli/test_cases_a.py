@@ -81,6 +81,7 @@ def test_a1_an_error_that_a_retry_recovered_from_is_success(dsh: Dsh) -> None:
 
 # --- A4 ---------------------------------------------------------------------------------------
 
+
 def test_the_debug_switch_shows_the_actors_on_sigusr1(dsh: Dsh) -> None:
     dsh.server.script(STALL(60, "par"), T("never"))
     running = dsh.begin("--json", "x", env={"DSH_DEBUG": "1"})

@@ -140,9 +140,7 @@ def test_a_signal_while_the_prompt_is_read_gives_an_end(dsh: Dsh, tmp_path: Path
 @pytest.mark.parametrize(
     "wrong", [("--max-steps", "0"), ("--bogus",), ("--heartbeat", "0"), ("a", "b"), ("--max-steps",)]
 )
-def test_a_wrong_option_has_an_end_that_can_be_read(
-    dsh: Dsh, wrong: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_a_wrong_option_has_an_end_that_can_be_read(dsh: Dsh, wrong: tuple[str, ...], tmp_path: Path) -> None:
     end = tmp_path / "end.json"
     result = dsh.call("run", "--json", f"--result-file={end}", "x", *wrong)
     assert (result.code, result.end["reason"], result.end["exit_code"]) == (2, "usage", 2)

@@ -9,7 +9,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 WRITE = """
-import resource, sys
+import sys
+from dsh_actors.testing.memory import peak_kib
 from dsh_actors.adapters.storage.storage import SegmentStorage
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.ports import Checkpoint
@@ -23,11 +24,12 @@ for number in range(mebibytes * 4):
 writer.save_checkpoint(Checkpoint(writer.next_seq - 100, {}))
 writer.compact()
 writer.close()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+print(peak_kib() // 1024)
 """
 
 READ = """
-import resource, sys
+import sys
+from dsh_actors.testing.memory import peak_kib
 from dsh_actors.adapters.storage.storage import SegmentStorage
 storage = SegmentStorage(sys.argv[1], "o", lambda: 0)
 size = sum(len(event.data["text"]) for event in storage.read("s1"))
@@ -35,7 +37,7 @@ writer = storage.open("s1")
 checkpoint = writer.checkpoint()
 left = sum(1 for _ in writer.replay(checkpoint.next_seq))
 writer.close()
-print(size // 2**20, left, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+print(size // 2**20, left, peak_kib() // 1024)
 """
 
 

@@ -30,9 +30,7 @@ def imported_roots(path: Path) -> set[str]:
 
 
 def test_the_import_contracts_hold() -> None:
-    done = run_python(
-        "from importlinter.cli import lint_imports_command as run; run()", "--no-cache"
-    )
+    done = run_python("from importlinter.cli import lint_imports_command as run; run()", "--no-cache")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

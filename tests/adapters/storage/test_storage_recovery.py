@@ -309,12 +309,12 @@ def test_a_long_log_is_read_without_holding_it_in_memory(tmp_path: Path) -> None
         writer.append(notes(number, 1, text + str(number)))
     writer.close()
     code = (
-        "import resource, sys\n"
+        "import sys\n"
         "from dsh_actors.adapters.storage.storage import SegmentStorage\n"
         "s = SegmentStorage(sys.argv[1], 'o', lambda: 0)\n"
-        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024\n"
-        "base = peak()\n"
-        "print(sum(len(e.data['text']) for e in s.read('s1')) // 2**20, peak() - base)\n"
+        "from dsh_actors.testing.memory import peak_kib, reset_peak\n"
+        "base = reset_peak()\n"
+        "print(sum(len(e.data['text']) for e in s.read('s1')) // 2**20, (peak_kib() - base) // 1024)\n"
     )
     decoded_mib, grown_mib = map(int, run_child(code, tmp_path).split())
     assert decoded_mib >= 28 and grown_mib < 10

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import time
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from dsh_actors.adapters.tools.read import LINE_CHARS, ReadTool
 from dsh_actors.core.text import clean_text
 from dsh_actors.errors import ToolError
+from dsh_actors.testing.memory import peak_kib, reset_peak
 from tests.adapters.tools.file_kit import Workspace, workspace_at
 
 
@@ -123,12 +123,12 @@ def test_the_output_limit_ends_a_page_between_lines(work: Workspace) -> None:
 def test_one_line_of_a_huge_sparse_file_costs_neither_time_nor_memory(work: Workspace) -> None:
     path = work.file("huge", "first\n")
     os.truncate(path, 4 << 30)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = reset_peak()
     begin = time.monotonic()
     assert "     1\tfirst\n" in read(work, path="huge", limit=1)
     assert "#byte=" in read(work, path="huge", offset=2, limit=1)
     assert time.monotonic() - begin < 1
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000
+    assert peak_kib() - before < 20_000
 
 
 def test_a_line_too_long_to_skip_is_reported_instead_of_read(work: Workspace) -> None:

@@ -19,7 +19,8 @@ __all__ = ["COMMAND", "verify_session"]
 @click.option("--requests", is_flag=True, help="Derive every model request again and compare its digest.")
 @as_json_option
 def verify(sessions: tuple[str, ...], every: bool, requests: bool, as_json: bool) -> int:
-    """Check sessions: bytes, chain of segments, numbering, event types, and that the events fit together.
+    """Check sessions: bytes, chain of segments, numbering, event types, that the events fit together, and the
+    newest checkpoint.
 
     Reads only. The first place of each kind of fault is named.
     """
@@ -54,7 +55,12 @@ def verify_session(stored: SessionStorage, session_id: SessionId, *, requests: b
         header = stored.header(session_id)
     except SessionError as error:
         return Report(faults=[fault_of(error)])
-    verifier = Verifier(header, requests=requests)
+    try:
+        kept = stored.checkpoint(session_id)
+    except SessionError:
+        kept = None  # the same damage is met in the log, and named there
+    checkpoint = None if kept is None else (kept.next_seq, kept.state)
+    verifier = Verifier(header, requests=requests, checkpoint=checkpoint)
     try:
         for event in stored.read(session_id):
             verifier.observe(event)

@@ -5,11 +5,13 @@ Pure: whoever reads the log feeds it here and adds the damage that reading found
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.repair import Closers
 from dsh_actors.core.request import ModelRequest, RequestDigest
+from dsh_actors.core.snapshot import FORMAT, dump
 from dsh_actors.core.state import SessionState
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import EventRefused, HarnessError, SessionUnsupported
@@ -21,7 +23,8 @@ __all__ = ["Fault", "Report", "Verifier", "fault_of", "fold"]
 class Fault:
     """The first place where one kind of check failed.
 
-    ``kind``: ``log`` (bytes, chain, numbering), ``type`` (unknown), ``fold``, ``closers``, ``request``.
+    ``kind``: ``log`` (bytes, chain, numbering), ``type`` (unknown), ``fold``, ``closers``, ``request``,
+    ``checkpoint``.
     ``seq``: the event, None where the reason names another place.
     """
 
@@ -77,14 +80,22 @@ class Verifier:
     """Feed it every event of a log in order, then ask `finish` once.
 
     With ``requests`` each ``request/digest`` event is compared with the request that the log before
-    it amounts to.
+    it amounts to. ``checkpoint``: a number of events and the state that is stored for them, which is
+    compared with what they fold to; one of another format is none, as for whoever opens the session.
     """
 
-    def __init__(self, header: SessionHeader, *, requests: bool = False) -> None:
+    def __init__(
+        self,
+        header: SessionHeader,
+        *,
+        requests: bool = False,
+        checkpoint: tuple[int, JsonObject] | None = None,
+    ) -> None:
         self._header = header
         self._state: SessionState | None = SessionState(header)
         self._closers: Closers | None = Closers()
         self._digest = RequestDigest() if requests else None
+        self._checkpoint = checkpoint
         self._report = Report()
         self._found: set[str] = set()
 
@@ -101,6 +112,8 @@ class Verifier:
         if self._digest is not None and event.type == "request/digest":
             self._check_request(event, self._digest)
         self._fold(event)
+        if self._checkpoint is not None and self._checkpoint[0] == self._report.events:
+            self._check_checkpoint(*self._checkpoint)
 
     def fault(self, kind: str, seq: int | None, reason: str) -> None:
         """Note a fault; only the first of its kind is kept, as the others may follow from it."""
@@ -140,6 +153,20 @@ class Verifier:
                 self._closers = None
                 self.fault("closers", event.seq, str(error))
 
+    def _check_checkpoint(self, next_seq: int, stored: JsonObject) -> None:
+        if self._state is None or self._closers is None or stored.get("format") != FORMAT:
+            return
+        folded = dump(self._state, self._closers)
+        wrong = sorted(
+            key for key in folded.keys() | stored.keys() if _as_text(folded, key) != _as_text(stored, key)
+        )
+        if wrong:
+            reason = (
+                f"the checkpoint for the {next_seq} events before it has another {wrong[0]} than they give"
+            )
+            hint = "it only saves time and may be deleted"
+            self.fault("checkpoint", next_seq, f"event {next_seq}: {reason}; {hint}")
+
     def _check_request(self, event: Event, digest: RequestDigest) -> None:
         if self._state is None:
             return  # the fault that ended the fold is reported
@@ -157,3 +184,8 @@ class Verifier:
         elif derived[0] != noted[0]:
             reason = f"the log gives a request with the digest {derived[0]}, {noted[0]} was sent"
             self.fault("request", event.seq, f"event {event.seq}: {reason}")
+
+
+def _as_text(data: JsonObject, key: str) -> str | None:
+    """A member as it would be stored, where a tuple is a list; None where there is none."""
+    return json.dumps(data[key], sort_keys=True) if key in data else None

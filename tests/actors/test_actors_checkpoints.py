@@ -10,6 +10,7 @@ import pytest
 from dsh_actors import harness as harness_module
 from dsh_actors.actors.opening import fold_log, inspect_session, open_session
 from dsh_actors.adapters.storage.memory import MemoryStorage, MemoryWriter
+from dsh_actors.cli.session_verify import verify_session
 from dsh_actors.config import load_config
 from dsh_actors.core.chunks import TextDelta
 from dsh_actors.core.events import Event, SessionHeader
@@ -132,6 +133,7 @@ def test_a_long_turn_is_saved_in_the_middle_and_resumes_from_there(place):
     log, middle = place.log(), place.notes.saved[0]
     assert log[middle - 1].type != "turn/end"
     assert place.notes.saved[-1] == len(log)
+    assert verify_session(place.storage, place.agent.id).faults == []
 
 
 def test_a_disposed_session_opens_from_its_checkpoint_alone(place):

@@ -8,6 +8,7 @@ import pytest
 
 from dsh_actors.core.events import Event
 from dsh_actors.core.ids import SessionId
+from dsh_actors.ports import Checkpoint
 from tests.cli.dsh_process import ONE_LINE, Dsh, Result
 from tests.cli.session_kit import LOG, everything, flip, held, segment, sessions, store
 from tests.model_server import C, T
@@ -62,6 +63,21 @@ def test_an_unknown_event_is_unsupported_and_no_damage(dsh: Dsh) -> None:
     result = verified(dsh, "s", "--json", code=1)
     assert result.events[0]["status"] == "unsupported"
     assert "future/fact" in result.err
+
+
+def test_a_checkpoint_that_is_not_what_the_log_says_is_found(dsh: Dsh) -> None:
+    dsh.server.script(T("done"))
+    assert dsh.run("--session-id", "s", "x").code == 0
+    stored = sessions(dsh.home)
+    kept = stored.checkpoint(SessionId("s"))
+    assert kept is not None
+    verified(dsh, "s")
+    writer = stored.open(SessionId("s"))
+    list(writer.replay())
+    writer.save_checkpoint(Checkpoint(kept.next_seq, {**kept.state, "title": "of another task"}))
+    writer.close()
+    result = verified(dsh, "s", code=1)
+    assert "another title" in result.err and "may be deleted" in result.err
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,9 @@ from hypothesis import strategies as st
 
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId
+from dsh_actors.core.repair import Closers
+from dsh_actors.core.snapshot import dump
+from dsh_actors.core.state import SessionState
 from dsh_actors.core.verify import Report, Verifier
 from dsh_actors.errors import ProtocolError, SessionCorrupt, SessionUnsupported
 from tests.core.test_turn_properties import Walker
@@ -131,3 +135,41 @@ def test_what_reading_found_is_added() -> None:
         verifier = Verifier(HEADER)
         verifier.fault_of(error)
         assert [(f.kind, f.reason) for f in verifier.finish().faults] == [(kind, error.message)]
+
+
+def checkpoint(log: list[Event], events: int) -> tuple[int, dict[str, Any]]:
+    """What a checkpoint after so many events holds, as it comes back from the disk."""
+    state, closers = SessionState(HEADER), Closers()
+    for event in log[:events]:
+        state.apply(event)
+        closers.observe(event)
+    return events, json.loads(json.dumps(dump(state, closers)))
+
+
+def test_a_checkpoint_anywhere_in_a_log_is_what_the_events_before_it_give() -> None:
+    log = turns(2)
+    for events in range(len(log) + 1):
+        verifier = Verifier(HEADER, checkpoint=checkpoint(log, events))
+        for event in log:
+            verifier.observe(event)
+        assert verifier.finish().faults == []
+
+
+@pytest.mark.parametrize("member", ["surface", "counters", "inbox", "closers", "title", "last_turn"])
+def test_a_checkpoint_that_says_something_else_is_a_fault(member: str) -> None:
+    log = turns(2)
+    events, state = checkpoint(log, len(log) - 3)
+    verifier = Verifier(HEADER, checkpoint=(events, {**state, member: "something else"}))
+    for event in log:
+        verifier.observe(event)
+    (fault,) = verifier.finish().faults
+    assert (fault.kind, fault.seq) == ("checkpoint", events)
+    assert f"another {member} " in fault.reason
+
+
+def test_a_checkpoint_of_another_format_is_none() -> None:
+    log = turns(1)
+    verifier = Verifier(HEADER, checkpoint=(len(log), {"format": 0}))
+    for event in log:
+        verifier.observe(event)
+    assert verifier.finish().faults == []

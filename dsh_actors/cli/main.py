@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,10 +9,10 @@ import click
 
 from dsh_actors import __version__
 from dsh_actors.cli.failures import report
+from dsh_actors.cli.groups import LazyGroup
 from dsh_actors.cli.stopping import raising_signals
 from dsh_actors.cli.streams import STREAMS
 from dsh_actors.core.exit_codes import exit_code_of
-from dsh_actors.errors import UsageError
 
 __all__ = ["main"]
 
@@ -24,32 +23,10 @@ COMMANDS = {
     "doctor": "dsh_actors.cli.doctor",
     "help": "dsh_actors.cli.help_cmd",
 }
-"""Each command lives in a module of its own that is imported when the command is used."""
 
-
-class CommandGroup(click.Group):
-    """Commands by name, imported late."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        module = COMMANDS.get(cmd_name)
-        return importlib.import_module(module).COMMAND if module else None
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
-        if name not in COMMANDS and not name.startswith("-"):
-            from dsh_actors.config import nearest
-
-            raise UsageError(f"no command {name!r}; {nearest(name, COMMANDS)}")
-        return super().resolve_command(ctx, args)
-
-
-GROUP = CommandGroup(
+GROUP = LazyGroup(
     "dsh",
+    COMMANDS,
     params=[
         click.Option(
             ["--version"],

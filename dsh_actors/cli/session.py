@@ -1,12 +1,8 @@
-"""`dsh session`: look at and look after stored sessions. Each subcommand is a module, imported when used."""
+"""`dsh session`: look at and look after stored sessions."""
 
 from __future__ import annotations
 
-import importlib
-
-import click
-
-from dsh_actors.errors import UsageError
+from dsh_actors.cli.groups import LazyGroup
 
 __all__ = ["COMMAND"]
 
@@ -23,26 +19,4 @@ COMMANDS = {
     "prune": "dsh_actors.cli.session_prune",
 }
 
-
-class SessionGroup(click.Group):
-    """Subcommands by name, imported late."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        module = COMMANDS.get(cmd_name)
-        return importlib.import_module(module).COMMAND if module else None
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
-        if name not in COMMANDS and not name.startswith("-"):
-            from dsh_actors.config import nearest
-
-            raise UsageError(f"no command 'session {name}'; {nearest(name, COMMANDS)}")
-        return super().resolve_command(ctx, args)
-
-
-COMMAND = SessionGroup("session", help="Look at and look after stored sessions.")
+COMMAND = LazyGroup("session", COMMANDS, help="Look at and look after stored sessions.")

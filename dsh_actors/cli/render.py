@@ -37,8 +37,11 @@ _TERMINAL_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
 def json_line(value: Any) -> bytes:
-    """One compact line of UTF-8."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
+    """One compact line of UTF-8, with every character escaped that a terminal would obey."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    if "\x7f" in text or not text.isascii():
+        text = _TERMINAL_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return text.encode("utf-8", "replace") + b"\n"
 
 
 def for_terminal(text: str) -> str:

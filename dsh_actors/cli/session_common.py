@@ -11,8 +11,9 @@ from typing import Any
 import click
 
 from dsh_actors.cli.options import working_directory
-from dsh_actors.cli.render import json_line
+from dsh_actors.cli.render import for_terminal, json_line
 from dsh_actors.cli.stored import open_storage
+from dsh_actors.cli.streams import STREAMS
 from dsh_actors.config import Config, load_config
 from dsh_actors.core.ids import SessionId
 from dsh_actors.errors import SessionError, SessionNotFound
@@ -46,6 +47,9 @@ def storage(config: Config | None = None) -> SessionStorage:
 
 
 def write(data: bytes) -> None:
+    """Data for a program or a file; what a terminal would obey is shown there instead."""
+    if STREAMS.stdout_is_terminal():
+        data = for_terminal(data.decode()).encode()
     sys.stdout.buffer.write(data)
 
 

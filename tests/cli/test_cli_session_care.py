@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from dsh_actors.cli.session_common import flush, write
+from dsh_actors.cli.streams import STREAMS
 from dsh_actors.core.events import Event
 from dsh_actors.core.ids import SessionId
 from dsh_actors.ports import Checkpoint
@@ -192,3 +194,24 @@ def test_stats_of_all_name_a_damaged_session_and_go_on(dsh: Dsh) -> None:
     assert rows["a"]["turns"] == 2 and rows[None]["total"]["sessions"] == 1
     assert rows["a"]["cost"] is None
     assert dsh.call("session", "stats", "b").code == 1
+
+
+OBEYED = "\x1b]0;a title\x07\x1b[2J\x9b31m\x7f"
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_terminal_is_shown_what_it_would_obey_and_a_file_gets_it_whole(
+    is_terminal: bool, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    monkeypatch.setattr(STREAMS, "stdout_is_terminal", lambda: is_terminal)
+    write(f"so: {OBEYED}\n\tas it was\n".encode())
+    flush()
+    shown = "\\x1b]0;a title\\x07\\x1b[2J\\x9b31m\\x7f" if is_terminal else OBEYED
+    assert capfdbinary.readouterr().out.decode() == f"so: {shown}\n\tas it was\n"
+
+
+def test_json_lines_escape_what_a_terminal_would_obey_and_lose_nothing(dsh: Dsh) -> None:
+    dsh.server.script(T(f"so: {OBEYED}"))
+    result = dsh.run("--session-id", "s", "--json", "x")
+    assert result.end["answer"] == f"so: {OBEYED}"
+    assert not [character for character in result.out if character in "\x1b\x07\x9b\x7f"]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dsh_actors.actors import protocol as p
-from dsh_actors.actors.lifecycle import AgentEntry
+from dsh_actors.actors.lifecycle import DISPOSE_MARGIN_S, AgentEntry
 from dsh_actors.core import turn_io as io
 from dsh_actors.core.ids import MessageId
 from dsh_actors.core.inbox import Target
@@ -133,7 +133,7 @@ class AgentHandle(AgentRef):
 
         Raises what kept the log from becoming durable. Disposing twice is disposing once.
         """
-        self._supervisor.ask(p.DisposeAgent(self.id, timeout_s), timeout=timeout_s + 150)
+        self._supervisor.ask(p.DisposeAgent(self.id, timeout_s), timeout=timeout_s + DISPOSE_MARGIN_S)
 
 
 def _new_id(prefix: str) -> str:

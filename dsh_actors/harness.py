@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 from dsh_actors.actors import protocol as p
 from dsh_actors.actors.address import Address
 from dsh_actors.actors.approvals import ApprovalsActor
-from dsh_actors.actors.lifecycle import AgentEntry, Lifecycle
+from dsh_actors.actors.lifecycle import DISPOSE_MARGIN_S, AgentEntry, Lifecycle
 from dsh_actors.actors.model_gateway import GatewayState, ModelGatewayActor
 from dsh_actors.actors.projector import ProjectorActor, watch_sessions
 from dsh_actors.actors.session_store import SessionStoreActor
@@ -30,7 +29,7 @@ from dsh_actors.adapters.tools.registry import builtin_tools
 from dsh_actors.assembly import AgentAssembly
 from dsh_actors.config import Config, prepare_home
 from dsh_actors.core.events import Event, SessionHeader
-from dsh_actors.core.ids import SessionId
+from dsh_actors.core.ids import SessionId, dated_session_id
 from dsh_actors.core.options import AgentOptions
 from dsh_actors.core.prompt import PERSONA
 from dsh_actors.core.redaction import Redactor
@@ -124,7 +123,7 @@ class Harness:
         ``agent/created`` observer raises, with nothing left behind.
         """
         self._check(options)
-        session_id = SessionId(options.session_id or new_session_id(self.clock))
+        session_id = self._id_for(options)
         header = SessionHeader(session_id, self.clock.now_ms(), options.cwd, agent_preset=options.preset)
         header.require_valid()
         self._prepare_home(options)
@@ -157,7 +156,7 @@ class Harness:
         """
         if options.model:
             self._check(options)
-        child_id = SessionId(options.session_id or new_session_id(self.clock))
+        child_id = self._id_for(options)
         SessionHeader(child_id, 0).require_valid()
         self._prepare_home(options)
         return self._bring_up(p.ForkAgent(options, SessionId(session_id), child_id, at_seq, setup))
@@ -218,7 +217,7 @@ class Harness:
     def _dispose_all(self, timeout_s: float) -> None:
         _contained(self._sessions.close)
         try:
-            self._supervisor.ask(p.Shutdown(timeout_s), timeout=timeout_s + 150)
+            self._supervisor.ask(p.Shutdown(timeout_s), timeout=timeout_s + DISPOSE_MARGIN_S)
         except ActorGone as error:
             if error.code == ACTOR_TIMEOUT:
                 raise
@@ -251,6 +250,11 @@ class Harness:
             known = ", ".join(sorted(self._presets)) or "none"
             raise UsageError(f"there is no preset {preset!r}", hint=f"presets are: {known}")
         return self._presets[preset]
+
+    def _id_for(self, options: AgentOptions) -> SessionId:
+        if options.session_id:
+            return SessionId(options.session_id)
+        return dated_session_id(self.clock.now_ms(), secrets.token_hex(4))
 
     def _prepare_home(self, options: AgentOptions) -> None:
         if not options.ephemeral and self.storage is not self.memory:
@@ -364,9 +368,3 @@ def open_storage(config: Config, clock: Clock | None = None) -> SessionStorage:
 def _owner() -> str:
     """This process, for whoever meets its locks."""
     return f"pid {os.getpid()} on {socket.gethostname()}"
-
-
-def new_session_id(clock: Clock) -> str:
-    """A new id that sorts by time and is easy to say: ``20261130-132400-3f9a1c7e``."""
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(clock.now_ms() / 1000))
-    return f"{stamp}-{secrets.token_hex(4)}"

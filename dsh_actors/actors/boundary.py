@@ -15,14 +15,15 @@ from dsh_actors.core.chunks import Failure
 from dsh_actors.core.events import KNOWN_TYPES, OWN_TYPES, SURFACE_TYPES
 from dsh_actors.core.ids import MessageId, SessionId
 from dsh_actors.core.messages import Message, ReasoningBlock, TextBlock, require_input
-from dsh_actors.core.text import JsonObject, require_lossless, shorten
+from dsh_actors.core.text import JsonObject, clean_text, require_lossless, shorten
 from dsh_actors.core.turn_io import ToolResult
-from dsh_actors.errors import EventRefused
+from dsh_actors.errors import EventRefused, HarnessError, error_chain
 
 __all__ = [
     "check_fact",
     "check_message",
     "error_payload",
+    "failure_of",
     "is_recordable",
     "let_exits_pass",
     "loggable_result",
@@ -128,6 +129,12 @@ def _pairs(events: Any) -> list[tuple[Any, Any]]:
     if not isinstance(events, tuple) or not all(isinstance(e, tuple) and len(e) == 2 for e in events):
         raise EventRefused("a tool result's events must be pairs of a type and an object")
     return list(events)
+
+
+def failure_of(error: BaseException, code: str = "UNKNOWN") -> Failure:
+    """An error from outside as a failure that the log can hold; ``code`` is for one that has none."""
+    own = error.code if isinstance(error, HarnessError) else code
+    return Failure(clean_text(error_chain(error)), clean_text(str(own)))
 
 
 def error_payload(

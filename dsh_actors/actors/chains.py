@@ -9,18 +9,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dsh_actors.actors.boundary import let_exits_pass
+from dsh_actors.actors.boundary import failure_of, let_exits_pass
 from dsh_actors.core import turn_io as io
 from dsh_actors.core.chunks import Failure
 from dsh_actors.core.ids import SessionId, Ticket
 from dsh_actors.core.scope import Scope, run_chain
-from dsh_actors.core.text import JsonObject, clean_text
-from dsh_actors.errors import HarnessError, error_chain
+from dsh_actors.core.text import JsonObject
 from dsh_actors.ports import CancelToken
 from dsh_actors.runtime.ref import Ref
 from dsh_actors.runtime.tasks import Task, TaskEnd, deadline, start_task
 
-__all__ = ["Accept", "Answer", "Chains", "OnError", "failure_of"]
+__all__ = ["Accept", "Answer", "Chains", "OnError"]
 
 INTERCEPTOR_DEADLINE_S = 600.0
 """An interceptor chain that takes longer has failed."""
@@ -154,9 +153,3 @@ class Chains:
             return False
         task.kill(KILL_GRACE_S, cause)
         return True
-
-
-def failure_of(error: BaseException) -> Failure:
-    """An error of foreign code as a failure that the log can hold."""
-    code = error.code if isinstance(error, HarnessError) else "UNKNOWN"
-    return Failure(clean_text(error_chain(error)), clean_text(str(code)))

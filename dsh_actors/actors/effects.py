@@ -12,8 +12,14 @@ from itertools import count
 from typing import Any, assert_never
 
 from dsh_actors.actors import protocol as p
-from dsh_actors.actors.boundary import check_message, error_payload, let_exits_pass, loggable_result
-from dsh_actors.actors.chains import Answer, Chains, failure_of
+from dsh_actors.actors.boundary import (
+    check_message,
+    error_payload,
+    failure_of,
+    let_exits_pass,
+    loggable_result,
+)
+from dsh_actors.actors.chains import Answer, Chains
 from dsh_actors.actors.wiring import AgentParts, Wiring
 from dsh_actors.core import turn_io as io
 from dsh_actors.core.chunks import CallConfig, Failure, Finish

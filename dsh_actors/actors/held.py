@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from dsh_actors.actors.boundary import failure_of
 from dsh_actors.core.chunks import Failure
 from dsh_actors.core.events import Event
 from dsh_actors.core.ids import SessionId
-from dsh_actors.errors import HarnessError, error_chain
 from dsh_actors.ports import Checkpoint, SessionStorage, SessionWriter
 from dsh_actors.runtime.files import start_native
 from dsh_actors.runtime.future import GeventFuture
@@ -210,8 +210,7 @@ class HeldSession:
         # Kept in order for the next flush; nobody retries by itself on a disk that refuses.
         self._pending[:0] = batch
         self._is_due, self._checkpoint = False, None
-        code = error.code if isinstance(error, HarnessError) else "STORAGE_FAILED"
-        failure = Failure(error_chain(error), code)
+        failure = failure_of(error, "STORAGE_FAILED")
         waiters, self._waiters = self._waiters, []
         for _below, settle in waiters:
             settle(failure)

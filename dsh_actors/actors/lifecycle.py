@@ -25,12 +25,22 @@ from dsh_actors.runtime.log import LOGGER
 from dsh_actors.runtime.ref import Ref
 from dsh_actors.runtime.tasks import TaskKilled, deadline
 
-__all__ = ["CLOSE_TIMEOUT_S", "AgentEntry", "BringUp", "BuildParts", "Lifecycle", "crash_report"]
+__all__ = [
+    "CLOSE_TIMEOUT_S",
+    "DISPOSE_MARGIN_S",
+    "AgentEntry",
+    "BringUp",
+    "BuildParts",
+    "Lifecycle",
+    "crash_report",
+]
 
 OPEN_TIMEOUT_S = 600.0
 CLOSE_TIMEOUT_S = 60.0
 OBSERVER_DEADLINE_S = 60.0
 """An observer or listener that takes longer has failed."""
+DISPOSE_MARGIN_S = 3 * CLOSE_TIMEOUT_S + OBSERVER_DEADLINE_S
+"""What a dispose may take beyond the time that its agent has to come to rest."""
 
 BringUp = p.CreateAgent | p.ResumeAgent | p.ForkAgent
 BuildParts = Callable[[AgentOptions, p.Opened, Scope], AgentParts]

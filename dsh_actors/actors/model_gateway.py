@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dsh_actors.actors import protocol as p
+from dsh_actors.actors.boundary import failure_of
 from dsh_actors.actors.chunk_guard import ChunkGuard
 from dsh_actors.core import turn_io as io
 from dsh_actors.core.chunks import Chunk, Failure, Finish, FinishKind
 from dsh_actors.core.ids import Ticket
 from dsh_actors.core.redaction import RedactingStream, Redactor
 from dsh_actors.core.scope import run_chain
-from dsh_actors.core.text import clean_text
-from dsh_actors.errors import HarnessError, ProtocolError, error_chain
+from dsh_actors.errors import ProtocolError
 from dsh_actors.ports import CancelToken, Clock, LlmProvider
 from dsh_actors.runtime.actor import BaseActor
 from dsh_actors.runtime.ref import Ref
@@ -223,5 +223,4 @@ def _failure_of(end: TaskEnd[None], hold: StreamHold) -> Failure:
         return Failure("the request was aborted", "ABORTED")
     if end.error is None:
         return Failure("the stream ended without an end", "STREAM_CLOSED")
-    code = end.error.code if isinstance(end.error, HarnessError) else "UNKNOWN"
-    return Failure(clean_text(error_chain(end.error)), clean_text(str(code)))
+    return failure_of(end.error)

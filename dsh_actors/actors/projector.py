@@ -14,6 +14,7 @@ from dsh_actors.actors import protocol as p
 from dsh_actors.actors.address import Address
 from dsh_actors.core.ids import SessionId
 from dsh_actors.core.scope import Scope
+from dsh_actors.errors import ProtocolError
 from dsh_actors.runtime.actor import BaseActor
 from dsh_actors.runtime.files import start_native
 from dsh_actors.runtime.future import GeventFuture
@@ -86,6 +87,8 @@ class ProjectorActor(BaseActor):
                 self._ended(message)
             case p.SettleIndex():
                 return self._settle()
+            case _:
+                raise ProtocolError(f"{self.name} cannot use a {type(message).__name__}")
         self._go_on()
         return None
 

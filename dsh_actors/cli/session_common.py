@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import sys
 import time
 from datetime import UTC, datetime
@@ -24,7 +23,6 @@ __all__ = [
     "configuration",
     "exists",
     "flush",
-    "new_session_id",
     "now_ms",
     "size_text",
     "storage",
@@ -80,12 +78,6 @@ def exists(sessions: SessionStorage, session_id: SessionId) -> bool:
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def new_session_id(at_ms: int) -> SessionId:
-    """An id that sorts by time, in the form that runs give theirs."""
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(at_ms / 1000))
-    return SessionId(f"{stamp}-{secrets.token_hex(4)}")
 
 
 def time_text(milliseconds: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Iterator
 
 import click
@@ -11,7 +12,6 @@ from dsh_actors.adapters.storage.importing import store_session
 from dsh_actors.cli.session_common import (
     as_json_option,
     exists,
-    new_session_id,
     now_ms,
     storage,
     write_json,
@@ -19,7 +19,7 @@ from dsh_actors.cli.session_common import (
 )
 from dsh_actors.core.events import Event
 from dsh_actors.core.fork import plan_fork
-from dsh_actors.core.ids import SessionId
+from dsh_actors.core.ids import SessionId, dated_session_id
 from dsh_actors.errors import SessionExists
 from dsh_actors.ports import SessionStorage
 
@@ -46,7 +46,7 @@ def fork(session: str, session_id: str | None, as_json: bool) -> int:
     sessions = storage()
     source, at_seq = _boundary(sessions, session)
     at_ms = now_ms()
-    child = SessionId(session_id) if session_id is not None else new_session_id(at_ms)
+    child = SessionId(session_id) if session_id is not None else dated_session_id(at_ms, secrets.token_hex(4))
     if exists(sessions, child):
         raise SessionExists(f"session {child!r} exists already", hint="choose another id")
     header, events = plan_fork(sessions.header(source), _Stored(sessions, source), child, at_seq, at_ms)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import NewType
 
-__all__ = ["CallId", "MessageId", "SessionId", "Ticket", "derived_message_id"]
+__all__ = ["CallId", "MessageId", "SessionId", "Ticket", "dated_session_id", "derived_message_id"]
 
 SessionId = NewType("SessionId", str)
 """Names both the live agent and its durable session."""
@@ -21,3 +22,9 @@ Ticket = NewType("Ticket", int)
 def derived_message_id(session: str, seq: int) -> MessageId:
     """The id of a message that the harness itself writes at ``seq``: unique and the same on replay."""
     return MessageId(f"{session}:{seq}")
+
+
+def dated_session_id(at_ms: int, unique: str) -> SessionId:
+    """An id that sorts by time (ms since the epoch) and is easy to say: ``20261130-132400-3f9a1c7e``."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(at_ms / 1000))
+    return SessionId(f"{stamp}-{unique}")

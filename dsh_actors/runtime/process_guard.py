@@ -25,8 +25,8 @@ _TERM, _KILL = 15, 9
 _CONT = 18
 _GUARD_GRACE_S = 2.0
 _KILL_PATIENCE_S = 1.0
-_FEW_PIDS = 64
 """How long to look again after KILL; what is still there then cannot be ended by us."""
+_FEW_PIDS = 64
 
 
 class Process:

@@ -48,7 +48,7 @@ class Writer:
 
     def _refuse(self) -> None:
         if self.full:
-            raise StorageFull("no room")
+            raise StorageFull("no room in \udcff")
 
 
 class Bench:
@@ -170,6 +170,8 @@ def test_after_a_failed_write_the_events_are_kept_in_order_and_the_checkpoint_is
     bench.flush()
     bench.run()
     assert [failure.code for failure in bench.settled] == ["STORAGE_FULL"] and len(bench.broken) == 1
+    # The name of a directory need not be UTF-8, and the failure goes into the log.
+    assert bench.broken[0].message == "no room in \N{REPLACEMENT CHARACTER}"
     bench.writer.full = False
     bench.held.append(events(2, 3))
     bench.flush()

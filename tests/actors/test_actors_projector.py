@@ -91,8 +91,10 @@ def test_an_index_that_fails_changes_nothing_for_the_run(stage, monkeypatch):
 
 
 def test_a_projector_that_crashes_comes_back_and_goes_on(stage):
+    first = stage.harness._projector.ref
     stage.harness._projector.tell(object())
     agent = finished(stage, "one")
+    assert not first.is_alive
     stage.harness.close()
     assert rows(stage, "SELECT id FROM sessions") == [(agent.id,)]
 

@@ -15,10 +15,7 @@ from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId
 from dsh_actors.errors import StorageFull
 from dsh_actors.ports import Checkpoint
-
-
-def events(first: int, below: int) -> tuple[Event, ...]:
-    return tuple(Event("run/note", seq, 1, {}, ignorable=True) for seq in range(first, below))
+from tests.actors.kit import notes
 
 
 class Writer:
@@ -102,34 +99,34 @@ def bench(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_checkpoint_is_saved_after_the_events_below_it(bench):
-    bench.held.append(events(0, 3))
+    bench.held.append(notes(0, 3))
     bench.keep(3)
     assert bench.run() == [[0, 1, 2], "checkpoint 3"]
 
 
 def test_a_batch_ends_where_a_checkpoint_was_taken_during_a_write(bench):
-    bench.held.append(events(0, 2))
+    bench.held.append(notes(0, 2))
     bench.flush()
-    bench.held.append(events(2, 4))
+    bench.held.append(notes(2, 4))
     bench.keep(4)
-    bench.held.append(events(4, 6))
+    bench.held.append(notes(4, 6))
     bench.flush()
     assert bench.run() == [[0, 1], [2, 3], "checkpoint 4", [4, 5]]
     assert bench.settled == [None, None]
 
 
 def test_the_newest_of_two_waiting_checkpoints_wins(bench):
-    bench.held.append(events(0, 2))
+    bench.held.append(notes(0, 2))
     bench.flush()
-    bench.held.append(events(2, 3))
+    bench.held.append(notes(2, 3))
     bench.keep(3)
-    bench.held.append(events(3, 4))
+    bench.held.append(notes(3, 4))
     bench.keep(4)
     assert bench.run() == [[0, 1], [2, 3], "checkpoint 4"]
 
 
 def test_a_flush_does_not_wait_for_a_checkpoint_of_what_is_durable_already(bench):
-    bench.held.append(events(0, 2))
+    bench.held.append(notes(0, 2))
     bench.keep(2)
     bench.step()
     assert len(bench.native) == 1 and bench.writer.did == [[0, 1]]
@@ -138,7 +135,7 @@ def test_a_flush_does_not_wait_for_a_checkpoint_of_what_is_durable_already(bench
 
 
 def test_the_same_state_is_saved_once(bench):
-    bench.held.append(events(0, 2))
+    bench.held.append(notes(0, 2))
     bench.keep(2)
     bench.run()
     bench.keep(2)
@@ -151,13 +148,13 @@ def test_a_session_without_events_has_no_checkpoint(bench):
 
 
 def test_a_checkpoint_that_cannot_be_saved_breaks_nothing(bench):
-    bench.held.append(events(0, 2))
+    bench.held.append(notes(0, 2))
     bench.keep(2)
     bench.step()
     bench.writer.full = True
     bench.step()
     bench.writer.full = False
-    bench.held.append(events(2, 3))
+    bench.held.append(notes(2, 3))
     bench.flush()
     assert bench.run() == [[0, 1], [2]]
     assert bench.settled == [None] and bench.broken == []
@@ -165,7 +162,7 @@ def test_a_checkpoint_that_cannot_be_saved_breaks_nothing(bench):
 
 def test_after_a_failed_write_the_events_are_kept_in_order_and_the_checkpoint_is_dropped(bench):
     bench.writer.full = True
-    bench.held.append(events(0, 2))
+    bench.held.append(notes(0, 2))
     bench.keep(2)
     bench.flush()
     bench.run()
@@ -173,7 +170,7 @@ def test_after_a_failed_write_the_events_are_kept_in_order_and_the_checkpoint_is
     # The name of a directory need not be UTF-8, and the failure goes into the log.
     assert bench.broken[0].message == "no room in \N{REPLACEMENT CHARACTER}"
     bench.writer.full = False
-    bench.held.append(events(2, 3))
+    bench.held.append(notes(2, 3))
     bench.flush()
     assert bench.run() == [[0, 1, 2]]
     assert bench.settled[-1] is None
@@ -181,10 +178,10 @@ def test_after_a_failed_write_the_events_are_kept_in_order_and_the_checkpoint_is
 
 def test_sealed_segments_are_rewritten_beside_the_writes(bench):
     bench.writer.needs_rewrite = True
-    bench.held.append(events(0, 2))
+    bench.held.append(notes(0, 2))
     bench.flush()
     bench.step()
-    bench.held.append(events(2, 3))
+    bench.held.append(notes(2, 3))
     bench.flush()
     assert len(bench.native) == 2
     bench.run()
@@ -193,7 +190,7 @@ def test_sealed_segments_are_rewritten_beside_the_writes(bench):
 
 def test_a_rewrite_that_fails_breaks_nothing(bench):
     bench.writer.needs_rewrite = True
-    bench.held.append(events(0, 2))
+    bench.held.append(notes(0, 2))
     bench.flush()
     bench.step()
     bench.writer.full = True
@@ -204,7 +201,7 @@ def test_a_rewrite_that_fails_breaks_nothing(bench):
 def test_a_session_is_given_up_after_its_checkpoint_and_its_rewrite(bench):
     free: list[str] = []
     bench.writer.needs_rewrite = True
-    bench.held.append(events(0, 2))
+    bench.held.append(notes(0, 2))
     bench.flush()
     bench.step()
     bench.keep(2)
@@ -218,7 +215,7 @@ def test_a_session_is_given_up_after_its_checkpoint_and_its_rewrite(bench):
 
 def test_a_discarded_session_writes_no_more(bench):
     free: list[str] = []
-    bench.held.append(events(0, 2))
+    bench.held.append(notes(0, 2))
     bench.keep(2)
     bench.held.drop_pending()
     bench.held.when_free(lambda: free.append("free"))
@@ -227,11 +224,11 @@ def test_a_discarded_session_writes_no_more(bench):
 
 
 def test_a_window_that_ends_after_a_flush_does_not_stop_the_next_one(bench):
-    bench.held.append(events(0, 1))
+    bench.held.append(notes(0, 1))
     bench.flush()
     bench.run()
     bench.held.window_over()
-    bench.held.append(events(1, 2))
+    bench.held.append(notes(1, 2))
     assert bench.native == []
     bench.held.window_over()
     assert bench.run() == [[0], [1]]
@@ -246,8 +243,8 @@ def test_the_window_tells_the_store(monkeypatch):
         return object()
 
     monkeypatch.setattr(module, "after", note)
-    bench.held.append(events(0, 1))
-    bench.held.append(events(1, 2))
+    bench.held.append(notes(0, 1))
+    bench.held.append(notes(1, 2))
     assert len(fired) == 1
     fired[0]()
     assert bench.told == [WindowOver(SessionId("s"))]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import queue
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,17 +25,10 @@ from dsh_actors.core.options import AgentOptions
 from dsh_actors.errors import ActorGone, HarnessError, SessionBusy, SessionNotFound, StorageFull
 from dsh_actors.runtime.actor import live_actors, start_actor
 from dsh_actors.runtime.tasks import TaskKilled, live_tasks, start_task
+from tests.actors.kit import notes, until
 
 NativeEvent = get_original("threading", "Event")
 ONE = SessionId("one")
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Let the others run until it is so, native threads too."""
-    ends, never = time.monotonic() + 10, Signal()
-    while not condition():
-        assert time.monotonic() < ends, "it did not happen"
-        never.wait(0.001)
 
 
 class Storage(MemoryStorage):
@@ -146,10 +138,6 @@ def shop() -> Iterator[Shop]:
     shop.home.ref.stop(timeout=10)
     shop.books.release_all()
     assert live_actors() == [] and live_tasks() == []
-
-
-def notes(first: int, below: int) -> tuple[Event, ...]:
-    return tuple(Event("run/note", seq, 1, {}, ignorable=True) for seq in range(first, below))
 
 
 TURN = Event("turn/start", 0, 1, {"turn": 1})

@@ -20,16 +20,9 @@ from dsh_actors.runtime.actor import live_actors
 from dsh_actors.runtime.ref import Ref
 from dsh_actors.runtime.tasks import live_tasks, start_task
 from dsh_actors.testing.machine import text_chunks
+from tests.actors.kit import until
 
 WORKERS = ["_store", "_gateway", "_pool", "_approvals"]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Let the others run until it is so, native threads too."""
-    ends, never = time.monotonic() + 10, Signal()
-    while not condition():
-        assert time.monotonic() < ends, "it did not happen"
-        never.wait(0.001)
 
 
 def crash(address) -> None:

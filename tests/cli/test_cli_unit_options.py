@@ -78,7 +78,8 @@ def test_options_that_contradict_each_other_are_refused(arguments: list[str]) ->
         check(parse(*arguments, "x"))
 
 
-def test_every_other_option_goes_with_resume(tmp_path: Path) -> None:
+def test_every_other_option_goes_with_resume() -> None:
+    tried = set()
     apart = {"prompt", "resume", "continue_", "ephemeral", "session_id", "fork"}
     for parameter in RUN_PARAMETERS:
         if not isinstance(parameter, click.Option) or parameter.name in apart:
@@ -87,6 +88,8 @@ def test_every_other_option_goes_with_resume(tmp_path: Path) -> None:
         if parameter.name == "sandbox":
             value = ["off"]
         check(parse("--resume", "a", parameter.opts[-1], *value, "x"))
+        tried.add(parameter.name)
+    assert {"sandbox", "model", "max_steps"} <= tried
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from dsh_actors.core.messages import user_message
 from dsh_actors.core.salvage import Damage, Salvager
 from dsh_actors.core.state import SessionState
 from dsh_actors.core.verify import Verifier
-from dsh_actors.errors import ProtocolError, SessionUnsupported
+from dsh_actors.errors import SessionUnsupported
 from dsh_actors.testing.machine import MachineDriver
-from tests.core.test_turn_properties import Walker, counts_of_calls
+from tests.core.test_turn_properties import counts_of_calls, random_log
 from tests.session_logs import turns
 
 HEADER = SessionHeader(SessionId("s"), 0, "/")
@@ -184,16 +184,7 @@ def test_an_unknown_event_is_no_damage() -> None:
 
 @given(st.data())
 def test_whatever_is_lost_the_copy_is_whole_and_goes_on(data: st.DataObject) -> None:
-    walker = Walker(data)
-    for _ in range(data.draw(st.integers(5, 50))):
-        if walker.driver.open and walker.choose("answer", "answer", "answer", "outside") == "answer":
-            walker.answer()
-        else:
-            try:
-                walker.outside()
-            except ProtocolError:
-                break
-    log = walker.driver.log
+    log = random_log(data, 5, 50)
     kept: list[Event | Damage] = []
     position, first_loss = 0, None
     while position < len(log):

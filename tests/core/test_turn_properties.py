@@ -180,6 +180,20 @@ def counts_of_calls(log: list[Event]) -> tuple[Counter[str], Counter[str], Count
     return asked, logged, answered
 
 
+def random_log(data: st.DataObject, least: int, most: int) -> list[Event]:
+    """What a machine logs in so many steps of chance, as far as it gets."""
+    walker = Walker(data)
+    for _ in range(data.draw(st.integers(least, most))):
+        if walker.driver.open and walker.choose("answer", "answer", "outside") == "answer":
+            walker.answer()
+        else:
+            try:
+                walker.outside()
+            except ProtocolError:
+                break
+    return walker.driver.log
+
+
 @given(st.data())
 def test_any_sequence_leaves_a_balanced_log_that_says_it_all(data):
     walker = Walker(data)

@@ -17,8 +17,8 @@ from dsh_actors.core.repair import Closers
 from dsh_actors.core.snapshot import dump
 from dsh_actors.core.state import SessionState
 from dsh_actors.core.verify import Report, Verifier
-from dsh_actors.errors import ProtocolError, SessionCorrupt, SessionUnsupported
-from tests.core.test_turn_properties import Walker
+from dsh_actors.errors import SessionCorrupt, SessionUnsupported
+from tests.core.test_turn_properties import random_log
 from tests.session_logs import turns
 
 HEADER = SessionHeader(SessionId("s"), 0, "/")
@@ -48,16 +48,7 @@ def test_a_log_of_the_machine_passes_and_every_request_is_derived_again() -> Non
 
 @given(st.data())
 def test_any_log_of_the_machine_passes_wherever_it_is_cut(data: st.DataObject) -> None:
-    walker = Walker(data)
-    for _ in range(data.draw(st.integers(1, 30))):
-        if walker.driver.open and walker.choose("answer", "answer", "outside") == "answer":
-            walker.answer()
-        else:
-            try:
-                walker.outside()
-            except ProtocolError:
-                break
-    log = walker.driver.log
+    log = random_log(data, 1, 30)
     cut = log[: data.draw(st.integers(0, len(log)))]
     assert verified(cut).faults == []
 

@@ -15,8 +15,8 @@ KEPT = [
     path
     for folder in ("dsh_actors", "tests", "bin", ".ci")
     for path in sorted((ROOT / folder).rglob("*"))
-    if path.is_file() and path != SELF and path.suffix in ("", ".py", ".md", ".toml", ".json", ".sh")
-] + [ROOT / name for name in ("pyproject.toml", "setup.cfg", "README.md") if (ROOT / name).is_file()]
+    if path.is_file() and path != SELF and "__pycache__" not in path.parts and path.suffix != ".zst"
+] + [ROOT / name for name in ("pyproject.toml", "setup.cfg", "README.md", ".gitignore")]
 
 FORBIDDEN = {
     "unfinished work": re.compile(r"\b(TODO|FIXME|XXX|HACK)\b"),
@@ -33,6 +33,7 @@ def readable(path: Path) -> str:
 
 @pytest.mark.parametrize("what", FORBIDDEN)
 def test_kept_files_hold_no(what: str) -> None:
+    assert len(KEPT) > 300
     pattern = FORBIDDEN[what]
     found = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()[:80]}"
@@ -61,10 +62,10 @@ def is_yield_to_others(call: ast.Call) -> bool:
 def test_no_test_waits_by_sleeping() -> None:
     sleeps = [
         f"{path.relative_to(ROOT)}:{call.lineno}"
-        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        for path in sorted((ROOT / "tests").rglob("*.py"))
         if path != SELF
         for call in calls(ast.parse(readable(path)), "sleep")
-        if call.args and not is_yield_to_others(call)
+        if not is_yield_to_others(call)
     ]
     assert sleeps == []
 

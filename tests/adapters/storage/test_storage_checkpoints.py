@@ -296,6 +296,7 @@ def test_a_checkpoint_that_cannot_be_saved_leaves_the_others(
         patch.setattr(os, failing, fail)
         try:
             writer.save_checkpoint(Checkpoint(9, {"new": True}))
+            assert (failing, is_first) in (("unlink", True), ("mkdir", False)), "the failure went unnoticed"
             known = Checkpoint(9, {"new": True})
         except StorageError as error:
             assert isinstance(error, StorageFull) == (code != errno.EIO)

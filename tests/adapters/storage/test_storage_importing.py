@@ -17,8 +17,8 @@ from dsh_actors.adapters.storage.memory import MemoryStorage
 from dsh_actors.core.codec import encode_batch
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId
-from dsh_actors.errors import ProtocolError, SessionCorrupt, SessionExists, SessionUnsupported, StorageFull
-from tests.core.test_turn_properties import Walker
+from dsh_actors.errors import SessionCorrupt, SessionExists, SessionUnsupported, StorageFull
+from tests.core.test_turn_properties import random_log
 from tests.session_logs import turns
 
 HEADER = SessionHeader(SessionId("s"), 1_700_000_000_000, "/srv/shop", SessionId("p"), 0, "subagent", 2, "x")
@@ -67,16 +67,7 @@ def test_every_encoding_gives_the_same_session(packed: bool, compressed: bool) -
 
 @given(st.data())
 def test_what_was_exported_comes_back_and_is_exported_the_same(data: st.DataObject) -> None:
-    walker = Walker(data)
-    for _ in range(data.draw(st.integers(3, 25))):
-        if walker.driver.open and walker.choose("answer", "answer", "outside") == "answer":
-            walker.answer()
-        else:
-            try:
-                walker.outside()
-            except ProtocolError:
-                break
-    log = walker.driver.log
+    log = random_log(data, 3, 25)
     if not log:
         return
     first = plain(log)

@@ -187,6 +187,7 @@ def test_sealing_or_rewriting_that_fails_changes_nothing_and_can_be_tried_again(
             left = after
             try:
                 act()
+                assert left >= 0, "the failure went unnoticed"
             except StorageError as error:
                 assert isinstance(error, StorageFull) == (code == errno.ENOSPC)
                 left = 100

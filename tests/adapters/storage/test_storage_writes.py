@@ -127,6 +127,7 @@ def test_a_session_that_cannot_be_created_leaves_nothing_and_can_be_tried_again(
         patch.setattr(os, failing, Failing(os.write, code, after).write if failing == "write" else fail)
         try:
             writer.append(turn(0))
+            assert failing != "write" and after >= 0, "the failure went unnoticed"
         except StorageError as error:
             assert isinstance(error, StorageFull) == (code == errno.ENOSPC)
             assert sorted(path.name for path in tmp_path.glob("*/*")) == ["neighbour"]

@@ -219,7 +219,10 @@ class SessionWriter(Protocol):
         """
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Keep a checkpoint of events that are all durable. Raises `StorageFull` or `StorageError`."""
+        """Keep a checkpoint of events that are all durable.
+
+        Raises `EventRefused` for a state without a JSON form, `StorageFull` or `StorageError`.
+        """
 
     def append(self, events: Sequence[Event]) -> None:
         """Durable on return; on failure nothing is written and the same call may be made again.

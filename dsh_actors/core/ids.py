@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from datetime import UTC, datetime
 from typing import NewType
 
 __all__ = ["CallId", "MessageId", "SessionId", "Ticket", "dated_session_id", "derived_message_id"]
@@ -26,5 +26,4 @@ def derived_message_id(session: str, seq: int) -> MessageId:
 
 def dated_session_id(at_ms: int, unique: str) -> SessionId:
     """An id that sorts by time (ms since the epoch) and is easy to say: ``20261130-132400-3f9a1c7e``."""
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(at_ms / 1000))
-    return SessionId(f"{stamp}-{unique}")
+    return SessionId(f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y%m%d-%H%M%S}-{unique}")

@@ -25,7 +25,8 @@ def write_all(descriptor: int, data: bytes) -> None:
 def write_atomically(path: str, pieces: Iterable[bytes], *, replace: bool = True) -> tuple[int, int]:
     """Make ``pieces`` the durable content of ``path``; its inode and size.
 
-    On any failure ``path`` is as it was. Raises FileExistsError unless it may ``replace`` a file.
+    On a failure ``path`` is as it was or, if only the last sync failed, new already. Raises
+    FileExistsError unless it may ``replace`` a file.
     """
     directory = os.path.dirname(path)
     draft = os.path.join(directory, f"{_DRAFT_PREFIX}{os.getpid()}-{os.urandom(8).hex()}")

@@ -16,7 +16,7 @@ import zstandard
 from dsh_actors.adapters.storage.layout import close_descriptor, storage_error
 from dsh_actors.errors import SessionNotFound
 
-__all__ = ["FrameDamage", "FrameFile", "compress_frame", "opened"]
+__all__ = ["MAGIC", "FrameDamage", "FrameFile", "compress_frame", "opened"]
 
 LEVEL = 3
 MAGIC = b"\x28\xb5\x2f\xfd"
@@ -159,7 +159,7 @@ class FrameFile:
             return
         if not self.is_frame(start):
             raise FrameDamage(start, "no frame begins here")
-        for candidate in self._magics(start + 1):
+        for candidate in self.magics(start + 1):
             if self._is_whole(candidate):
                 raise FrameDamage(start, f"a whole frame follows at byte {candidate}")
         if self.size - start <= _MAX_PROBED_FRAME and _is_bit_from_whole(self._at(start, self.size - start)):
@@ -185,7 +185,8 @@ class FrameFile:
     def _is_zeros(self, start: int) -> bool:
         return all(not any(piece) for piece in self.raw(start, self.size))
 
-    def _magics(self, start: int) -> Iterator[int]:
+    def magics(self, start: int) -> Iterator[int]:
+        """Where a frame may begin, from ``start`` on."""
         overlap = len(MAGIC) - 1
         for position in range(start, self.size, _SLICE):
             piece = self._at(position, _SLICE + overlap)

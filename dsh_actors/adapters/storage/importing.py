@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 import zstandard
 
+from dsh_actors.adapters.storage.frames import MAGIC
 from dsh_actors.core.codec import decode_line
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId
@@ -29,7 +30,6 @@ __all__ = ["ImportFile", "store_session"]
 MAX_LINE = 256 * 1024 * 1024
 """Bytes of a line. Memory is bounded by this and by what the model sees of the session."""
 
-_ZSTD = b"\x28\xb5\x2f\xfd"
 _PIECE = 256 * 1024
 # A few bytes of a frame may stand for 128 KiB each: small pieces keep what one of them becomes bounded.
 _COMPRESSED_PIECE = 2048
@@ -148,7 +148,7 @@ class ImportFile:
     def _lines(self) -> Iterator[bytes]:
         """Every line with its newline; the last one may have none. Raises `SessionCorrupt`."""
         self.file.seek(0)
-        is_zstd = self.file.read(len(_ZSTD)) == _ZSTD
+        is_zstd = self.file.read(len(MAGIC)) == MAGIC
         self.file.seek(0)
         rest: list[bytes] = []
         size, number = 0, 1

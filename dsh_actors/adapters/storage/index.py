@@ -78,8 +78,8 @@ class SessionIndex:
                 if not _save(index, place.key, identity, projection, documents):
                     return False
             header = self._source.header(session_id)
-            title = projection.title or projection.first_prompt
-            turns, status = projection.counters.turns, projection.status
+            told = projection.summary
+            title, turns, status = told.title, told.turns, told.status
             listing = SessionListing(
                 header.id, header.cwd, title, header.created_at, place.updated, turns, status
             )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dsh_actors.adapters.storage.layout import LOCK_NAME, LOG_NAME, find_session, project_name, storage_error
 from dsh_actors.adapters.storage.listing import list_session
 from dsh_actors.adapters.storage.lock import is_held
+from dsh_actors.adapters.storage.segments import segment_names
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId
 from dsh_actors.ports import SessionListing, SessionStorage
@@ -88,10 +89,10 @@ class SegmentSource:
         log = os.path.join(directory, LOG_NAME)
         try:
             status = os.stat(directory)
-            last = max(os.listdir(log))
+            last = segment_names(log)[-1]
             # The directory is dated before the bytes are written; their number tells when they are there.
             size = os.stat(os.path.join(log, last)).st_size
-        except (OSError, ValueError):
+        except (OSError, IndexError):
             return None  # gone, or not whole: read it each time
         return f"{status.st_ino}:{status.st_mtime_ns}:{last}:{size}"
 

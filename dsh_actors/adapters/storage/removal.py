@@ -33,8 +33,8 @@ _OLD_S = 3600
 def remove_session(directory: str, owner: str, what: str) -> int:
     """Remove a session's directory; the bytes that its files had.
 
-    Raises `SessionBusy` naming the holder of ``what``, `SessionNotFound`, or `StorageError`, also
-    where something of somebody else stands in the directory; nothing has changed then.
+    Raises `SessionBusy` naming the holder of ``what``, `SessionNotFound`, or `StorageError`; where
+    something of somebody else stands in the directory, nothing has changed then.
     """
     if os.path.islink(directory):
         raise StorageError(f"{directory} is a link", hint="remove the link yourself")

@@ -21,8 +21,6 @@ from dsh_actors.errors import EventRefused, SessionCorrupt, SessionUnsupported
 
 __all__ = ["DamagedLog"]
 
-_MAGIC = b"\x28\xb5\x2f\xfd"
-
 
 @dataclass(slots=True)
 class _Frame:
@@ -105,16 +103,16 @@ def _frames(frames: FrameFile, is_last: bool) -> Iterator[_Frame | Damage]:
         try:
             frame = _whole(frames, offset)
         except FrameDamage as damage:
-            reason = damage.reason
+            reason, is_cut = damage.reason, False
         else:
             if frame is not None:
                 yield frame
                 offset = frame.end
                 continue
-            reason = "the file ends inside a frame"
+            reason, is_cut = "the file ends inside a frame", True
         following = _next_whole(frames, offset + 1)
         end = frames.size if following is None else following
-        is_tail = following is None and is_last and reason.startswith("the file ends")
+        is_tail = following is None and is_last and is_cut
         if is_tail:
             lines = b"".join(frames.torn_pieces(offset)).split(b"\n")[:-1]
             yield _Frame(offset, end, _events_at_head(lines))
@@ -135,16 +133,7 @@ def _whole(frames: FrameFile, offset: int) -> _Frame | None:
 
 def _next_whole(frames: FrameFile, start: int) -> int | None:
     """Where the next whole frame begins, from ``start`` on."""
-    tail, position = b"", start
-    for piece in frames.raw(start, frames.size):
-        text = tail + piece
-        base, found = position - len(tail), text.find(_MAGIC)
-        while found >= 0:
-            if _is_whole(frames, base + found):
-                return base + found
-            found = text.find(_MAGIC, found + 1)
-        tail, position = text[-(len(_MAGIC) - 1) :], position + len(piece)
-    return None
+    return next((place for place in frames.magics(start) if _is_whole(frames, place)), None)
 
 
 def _is_whole(frames: FrameFile, offset: int) -> bool:

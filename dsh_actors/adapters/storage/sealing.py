@@ -64,7 +64,7 @@ def rewrite(directory: str, name: str) -> None:
     """Replace a sealed segment by one with the same lines in larger frames.
 
     Raises `SessionCorrupt` if its lines are not those that were sealed, `StorageFull` or
-    `StorageError`; the segment is as it was then.
+    `StorageError`; the segment has the same lines then.
     """
     reader = LogReader(directory)
     successor = reader.segment_header(reader.names[reader.names.index(name) + 1])

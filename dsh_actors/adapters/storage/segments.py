@@ -24,6 +24,7 @@ from dsh_actors.adapters.storage.layout import (
     storage_error,
 )
 from dsh_actors.adapters.storage.lock import SessionLock
+from dsh_actors.adapters.storage.removal import NEW_PREFIX
 from dsh_actors.core.events import SessionHeader
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import EventRefused, SessionBusy, SessionExists, SessionUnsupported
@@ -214,7 +215,7 @@ def _publish(
     directory: str, header: SessionHeader, owner: str, data: bytes, now_ms: int
 ) -> tuple[SessionLock, SegmentTail]:
     project = os.path.dirname(directory)
-    place = os.path.join(project, f".new-{os.getpid()}-{os.urandom(8).hex()}")
+    place = os.path.join(project, f"{NEW_PREFIX}{os.getpid()}-{os.urandom(8).hex()}")
     make_private_directories(project)
     try:
         os.mkdir(place, 0o700)

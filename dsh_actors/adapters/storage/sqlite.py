@@ -259,8 +259,9 @@ class SqliteStorage:
             rows.insert_batches(database, key, batches)
 
     def save_checkpoint(self, key: int, checkpoint: Checkpoint) -> None:
+        frame = rows.pack_checkpoint(checkpoint)  # while other sessions may write
         with self._file.writing() as database:
-            rows.insert_checkpoint(database, key, checkpoint)
+            rows.insert_checkpoint(database, key, checkpoint.next_seq, frame)
 
     def hold(self) -> None:
         """A writer lives; `let_go` when it is closed."""
@@ -306,7 +307,7 @@ class SqliteWriter:
         return iter(()) if self._key is None else self._storage.read(self._header.id, from_seq)
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Keep it and the one before. Raises `StorageFull` or `StorageError`."""
+        """Keep it and the one before. Raises `EventRefused`, `StorageFull` or `StorageError`."""
         self._require_open()
         if self._key is None or checkpoint.next_seq > self._next_seq:
             raise StorageError(f"a checkpoint at event {checkpoint.next_seq} is ahead of what is stored")

@@ -34,6 +34,7 @@ __all__ = [
     "newest_checkpoint",
     "newest_rows",
     "pack",
+    "pack_checkpoint",
     "stored_events",
 ]
 
@@ -219,11 +220,18 @@ def stored_events(database: sqlite3.Connection, row: SessionRow, from_seq: int, 
                     yield event
 
 
-def insert_checkpoint(database: sqlite3.Connection, key: int, checkpoint: Checkpoint) -> None:
+def pack_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """For `insert_checkpoint`. Raises `EventRefused` for a state without a JSON form."""
+    try:
+        text = json.dumps(checkpoint.state, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return compress_frame(text.encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise EventRefused(f"checkpoint {checkpoint.next_seq} has no JSON form: {error}") from error
+
+
+def insert_checkpoint(database: sqlite3.Connection, key: int, next_seq: int, frame: bytes) -> None:
     """Keep it and the newest of those before it."""
-    data = json.dumps(checkpoint.state, ensure_ascii=False, separators=(",", ":")).encode()
-    frame = compress_frame(data)
-    row = (key, checkpoint.next_seq, zlib.crc32(frame), frame)
+    row = (key, next_seq, zlib.crc32(frame), frame)
     database.execute("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?)", row)
     database.execute(
         "DELETE FROM checkpoints WHERE session = ? AND next_seq NOT IN (SELECT next_seq FROM checkpoints"

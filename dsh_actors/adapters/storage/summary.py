@@ -26,14 +26,13 @@ class SessionSummary:
         self.turns = 0
         self.is_open = False
         self.is_empty = True
-        self._title: str | None = None
-        self._first_prompt: str | None = None
+        self.given_title: str | None = None
+        self.first_prompt: str | None = None
 
     @property
     def title(self) -> str | None:
-        """The last title, else the beginning of the first prompt, on one line."""
-        text = " ".join((self._title or self._first_prompt or "").split())
-        return shorten(text, MAX_TITLE) or None
+        """The last title, else the beginning of the first prompt that has text, on one line."""
+        return self.given_title or self.first_prompt
 
     @property
     def status(self) -> str:
@@ -52,11 +51,12 @@ class SessionSummary:
                 case "turn/end":
                     self.is_open = False
                 case "session/title":
-                    self._title = str(event.data["title"])
-                case "user/message" if self._first_prompt is None and event.data["source"]["kind"] == "user":
+                    self.given_title = _one_line(event.data["title"])
+                case "user/message" if self.first_prompt is None and event.data["source"]["kind"] == "user":
                     blocks = event.data["content"]
-                    self._first_prompt = "".join(b["text"] for b in blocks if b["type"] == "text")
-        except (KeyError, TypeError) as error:
+                    text = "".join(block["text"] for block in blocks if block["type"] == "text")
+                    self.first_prompt = _one_line(text)
+        except (KeyError, TypeError, AttributeError) as error:
             raise EventRefused(f"{event.type} event {event.seq} has a wrong payload: {error!r}") from error
 
     def observe_lines(self, lines: Iterable[bytes]) -> None:
@@ -68,6 +68,10 @@ class SessionSummary:
             for event in decode_line(line):
                 event.require_known()
                 self.observe(event)
+
+
+def _one_line(text: str) -> str | None:
+    return shorten(" ".join(text.split()), MAX_TITLE) or None
 
 
 def _type_of(line: bytes) -> bytes:

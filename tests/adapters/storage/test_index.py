@@ -154,6 +154,24 @@ def test_a_session_in_the_middle_of_a_write_is_never_remembered_as_it_was_before
     assert home.listed()[0].turns == 2
 
 
+def test_what_was_set_aside_of_a_torn_tail_does_not_hide_that_the_log_grows(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home", "segments")
+    home.store("s", turn(0), turn(9))
+    log = Path(home.storage.path(SessionId("s")), "log")
+    segment = log / "000000000000.jsonl.zst"
+    os.truncate(segment, segment.stat().st_size - 5)
+    writer = home.storage.open(SessionId("s"))
+    assert list(writer.replay()) and [*log.glob("*.torn")]
+    writer.close()
+    place = home.index._source.place(SessionId("s"))
+    before = home.index._source.revision(place)
+    os.truncate(segment, segment.stat().st_size + 1)
+    os.utime(log.parent, ns=(0, 0))
+    changed = home.index._source.revision(place)
+    os.truncate(segment, segment.stat().st_size + 1)
+    assert None not in (before, changed) and home.index._source.revision(place) != changed
+
+
 def test_damaged_sessions_are_shown_as_such_each_time_and_hurt_nobody(tmp_path: Path) -> None:
     home = Home(tmp_path / "home", "segments")
     for name in ("good", "bad", "newer", "empty"):

@@ -17,6 +17,7 @@ from dsh_actors.adapters.storage.sqlite import SqliteStorage, SqliteWriter
 from dsh_actors.core.events import Event
 from dsh_actors.core.ids import SessionId
 from dsh_actors.errors import (
+    EventRefused,
     HarnessError,
     SessionBusy,
     SessionCorrupt,
@@ -363,6 +364,9 @@ def test_the_newest_usable_checkpoint_is_given_and_two_are_kept(storage: SqliteS
         writer.save_checkpoint(Checkpoint(9 * (number + 1), {"turn": number + 1, "text": "wörd"}))
     with pytest.raises(StorageError, match="ahead"):
         writer.save_checkpoint(Checkpoint(28, {}))
+    for value in ({1}, float("nan"), "\ud800"):
+        with pytest.raises(EventRefused):
+            writer.save_checkpoint(Checkpoint(27, {"value": value}))
     assert writer.checkpoint() == storage.checkpoint(S1) == Checkpoint(27, {"turn": 3, "text": "wörd"})
     assert [event.seq for event in writer.replay(18)] == list(range(18, 27))
     writer.close()

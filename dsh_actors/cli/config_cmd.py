@@ -6,7 +6,7 @@ import os
 
 import click
 
-from dsh_actors.cli.failures import display
+from dsh_actors.cli.failures import display, one_line
 from dsh_actors.cli.options import working_directory
 from dsh_actors.cli.render import json_line
 from dsh_actors.config import Config, load_config
@@ -30,7 +30,7 @@ def show(as_json: bool) -> int:
         return 0
     width = max(len(name) for name, _, _ in rows)
     for name, value, origin in rows:
-        click.echo(display(f"{name:<{width}} = {_shown(value)}  ({origin})"))
+        click.echo(one_line(f"{name:<{width}} = {_shown(value)}  ({origin})"))
     return 0
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 import click
 
 from dsh_actors import __version__
-from dsh_actors.cli.failures import describe_error
+from dsh_actors.cli.failures import describe_error, one_line
 from dsh_actors.cli.options import working_directory
 from dsh_actors.config import KEYS, Config, load_config, nearest
 from dsh_actors.core.exit_codes import exit_code_of
@@ -38,7 +38,7 @@ def COMMAND() -> int:
     """Check this machine: program, home, configuration, keys, sandbox, shell."""
     worst_is_bad = False
     for finding in findings():
-        click.echo(f"{finding.level:<5} {finding.text}")
+        click.echo(one_line(f"{finding.level:<5} {finding.text}"))
         worst_is_bad |= finding.level == "bad"
     return exit_code_of("usage") if worst_is_bad else 0
 

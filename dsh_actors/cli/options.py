@@ -16,6 +16,7 @@ from dsh_actors.cli.prompt_input import argument_text, read_text_file
 from dsh_actors.config import Config, parse_duration
 from dsh_actors.config.keys import KEYS_BY_NAME, Key
 from dsh_actors.config.toml_file import read_toml
+from dsh_actors.core.ids import SessionId
 from dsh_actors.core.options import AgentOptions
 from dsh_actors.core.policy import POLICY_NAMES, ApprovalPolicy
 from dsh_actors.errors import UsageError
@@ -24,6 +25,7 @@ __all__ = [
     "RUN_PARAMETERS",
     "RunArguments",
     "agent_options",
+    "chosen_session_id",
     "config_overrides",
     "outputs_in",
     "working_directory",
@@ -84,6 +86,8 @@ _KEY_OF_OPTION = {
     "max_retries": "model.max_retries",
 }
 
+_MAX_ID_LENGTH = 200
+
 RUN_PARAMETERS: list[click.Parameter] = [
     click.Argument(["prompt"], required=False),
     _text(["--prompt-file"], "Read the prompt from a file (- for standard input).", "FILE"),
@@ -132,7 +136,7 @@ RUN_PARAMETERS: list[click.Parameter] = [
         "Exit 6 when a policy denied a call. [default: on]",
         default=None,
     ),
-    _flag(["--no-wait"], "Do not wait for background work."),
+    _flag(["--no-wait"], "Do not wait for background work; no tool starts any yet."),
     _flag(["--simple-exit"], "Exit 1 for every failure."),
 ]
 
@@ -266,3 +270,10 @@ def _policy(word: str) -> ApprovalPolicy:
         known = ", ".join(POLICY_NAMES)
         raise UsageError(f"--approve: {word!r} is neither a policy ({known}) nor a rule file")
     return ApprovalPolicy.from_toml(read_toml(path), path)
+
+
+def chosen_session_id(text: str) -> SessionId:
+    """An id that somebody gave. Raises `UsageError` for one that could not be said or stored."""
+    if not (text.isprintable() and text.strip() and len(text) <= _MAX_ID_LENGTH):
+        raise UsageError(f"{text!r} cannot be the id of a session")
+    return SessionId(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from dsh_actors.cli.options import (
     RUN_PARAMETERS,
     RunArguments,
     agent_options,
+    chosen_session_id,
     config_overrides,
     outputs_in,
     working_directory,
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 __all__ = ["COMMAND"]
 
 _CLOSE_S = 5.0
-_MAX_ID_LENGTH = 200
-_FORK_POINT = re.compile(r"(.+)@(-?\d{1,18})", re.DOTALL)
 
 
 def run(**options: Any) -> int:
@@ -112,16 +110,9 @@ def check(arguments: RunArguments) -> None:
         raise UsageError("--fork begins a new session; leave out --resume and --continue")
     if arguments.ephemeral and (arguments.resume or arguments.continue_):
         raise UsageError("--ephemeral keeps nothing, so it cannot go on with a session")
-    origin = fork_point(arguments.fork)[0] if arguments.fork is not None else None
-    for name in (arguments.resume, arguments.session_id, origin):
-        if name is not None and not (name.isprintable() and name.strip() and len(name) <= _MAX_ID_LENGTH):
-            raise UsageError(f"{name!r} cannot be the id of a session")
-
-
-def fork_point(text: str) -> tuple[SessionId, int | None]:
-    """The session and the last event to copy of ``ID[@SEQ]``; None for all of it."""
-    found = _FORK_POINT.fullmatch(text)
-    return (SessionId(text), None) if found is None else (SessionId(found[1]), int(found[2]))
+    for name in (arguments.resume, arguments.session_id, arguments.fork):
+        if name is not None:
+            chosen_session_id(name)
 
 
 def execute(
@@ -131,8 +122,8 @@ def execute(
     from dsh_actors.cli.driver import RunDriver
     from dsh_actors.harness import Harness
 
-    config, resume, model = settle(arguments)
-    plan = make_plan(arguments, prompt, config, resume, model)
+    config, session, at_seq, model = settle(arguments)
+    plan = make_plan(arguments, prompt, config, session, at_seq, model)
     # A copy that shall not be kept is still made of a session on the disk.
     harness = Harness.open(config, ephemeral=arguments.ephemeral and arguments.fork is None)
     end: RunEnd | None = None
@@ -154,25 +145,27 @@ def close(harness: Harness, signals: SignalWatch) -> str | None:
     return None
 
 
-def settle(arguments: RunArguments) -> tuple[Config, str | None, str | None]:
-    """The configuration of the directory to work in, the session to resume or to fork, and the model.
+def settle(arguments: RunArguments) -> tuple[Config, SessionId | None, int | None, str | None]:
+    """The configuration of the directory to work in, the session to resume or to fork (and where), the model.
 
     An empty model is the one that the session used last.
 
     Raises `UsageError`, `SessionNotFound` or `SessionBusy` before anything exists.
     """
     overrides = config_overrides(arguments)
-    config = load_config(cwd=working_directory(arguments.cwd), options=overrides)
+    goes_on = bool(arguments.resume or arguments.continue_ or arguments.fork)
+    # Where a session is found does not depend on the project at hand, which need not be its own.
+    config = load_config(cwd=working_directory(arguments.cwd), options=overrides, project_file=not goes_on)
     if arguments.ephemeral and arguments.fork is None:
-        return config, None, config.agent.model
+        return config, None, None, config.agent.model
     config.require_home(writable=True)
-    if not (arguments.resume or arguments.continue_ or arguments.fork):
-        return config, None, config.agent.model
-    from dsh_actors.cli.stored import newest_session, open_storage, recorded_model
+    if not goes_on:
+        return config, None, None, config.agent.model
+    from dsh_actors.cli.stored import fork_point, newest_session, open_storage, recorded_model
 
-    storage = open_storage(config)
+    storage, at_seq = open_storage(config), None
     if arguments.fork is not None:
-        session = fork_point(arguments.fork)[0]
+        session, at_seq = fork_point(storage, arguments.fork)
     else:
         session = SessionId(arguments.resume or newest_session(storage, config.cwd))
     recorded = storage.header(session).cwd or config.cwd
@@ -180,13 +173,19 @@ def settle(arguments: RunArguments) -> tuple[Config, str | None, str | None]:
         raise UsageError(f"session {session} works in {recorded}, not in {config.cwd}")
     config = load_config(cwd=working_directory(recorded), options=overrides)
     if config.origins["agent.model"] == "option":
-        return config, session, config.agent.model
+        return config, session, at_seq, config.agent.model
     # The harness finds the recorded model by itself; only its price must be known beforehand.
-    return config, session, recorded_model(storage, session) if config.limits.max_cost is not None else ""
+    model = recorded_model(storage, session) if config.limits.max_cost is not None else ""
+    return config, session, at_seq, model
 
 
 def make_plan(
-    arguments: RunArguments, prompt: Prompt, config: Config, session: str | None, model: str | None
+    arguments: RunArguments,
+    prompt: Prompt,
+    config: Config,
+    session: SessionId | None,
+    at_seq: int | None,
+    model: str | None,
 ) -> RunPlan:
     """What to run, checked as far as possible without a harness. Raises `UsageError`."""
     from dsh_actors.cli.driver import RunPlan
@@ -197,7 +196,7 @@ def make_plan(
             f"--max-cost needs the price of {options.model or 'the model'}, which is not known",
             hint="set it in [[providers.NAME.models]], or use --max-tokens",
         )
-    fork = fork_point(arguments.fork) if arguments.fork is not None else None
+    fork = (session, at_seq) if arguments.fork is not None and session is not None else None
     return RunPlan(
         prompt.text,
         options,

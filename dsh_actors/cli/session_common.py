@@ -11,11 +11,9 @@ import click
 
 from dsh_actors.cli.options import working_directory
 from dsh_actors.cli.render import for_terminal, json_line
-from dsh_actors.cli.stored import open_storage
+from dsh_actors.cli.stored import exists, open_storage
 from dsh_actors.cli.streams import STREAMS
 from dsh_actors.config import Config, load_config
-from dsh_actors.core.ids import SessionId
-from dsh_actors.errors import SessionError, SessionNotFound
 from dsh_actors.ports import SessionStorage
 
 __all__ = [
@@ -63,17 +61,6 @@ def write_json(value: Any) -> None:
 def write_text(text: str) -> None:
     """One line of text."""
     write(f"{text}\n".encode("utf-8", "backslashreplace"))
-
-
-def exists(sessions: SessionStorage, session_id: SessionId) -> bool:
-    """Whether the id is taken; by a damaged session too."""
-    try:
-        sessions.header(session_id)
-    except SessionNotFound:
-        return False
-    except SessionError:
-        return True
-    return True
 
 
 def now_ms() -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Iterator
 
 import click
 
 from dsh_actors.adapters.storage.importing import store_session
+from dsh_actors.cli.options import chosen_session_id
 from dsh_actors.cli.session_common import (
     as_json_option,
     exists,
@@ -17,6 +17,7 @@ from dsh_actors.cli.session_common import (
     write_json,
     write_text,
 )
+from dsh_actors.cli.stored import fork_point
 from dsh_actors.core.events import Event
 from dsh_actors.core.fork import plan_fork
 from dsh_actors.core.ids import SessionId, dated_session_id
@@ -44,9 +45,12 @@ class _Stored:
 def fork(session: str, session_id: str | None, as_json: bool) -> int:
     """Make a new session of the events up to SEQ (default: all) and print its id."""
     sessions = storage()
-    source, at_seq = _boundary(sessions, session)
+    source, at_seq = fork_point(sessions, session)
     at_ms = now_ms()
-    child = SessionId(session_id) if session_id is not None else dated_session_id(at_ms, secrets.token_hex(4))
+    if session_id is not None:
+        child = chosen_session_id(session_id)
+    else:
+        child = dated_session_id(at_ms, secrets.token_hex(4))
     if exists(sessions, child):
         raise SessionExists(f"session {child!r} exists already", hint="choose another id")
     header, events = plan_fork(sessions.header(source), _Stored(sessions, source), child, at_seq, at_ms)
@@ -56,14 +60,6 @@ def fork(session: str, session_id: str | None, as_json: bool) -> int:
     else:
         write_text(child)
     return 0
-
-
-def _boundary(sessions: SessionStorage, text: str) -> tuple[SessionId, int | None]:
-    """ID and SEQ; an id that itself ends in ``@NUMBER`` goes before."""
-    found = re.fullmatch(r"(.+)@(\d{1,18})", text, re.DOTALL)
-    if found is None or exists(sessions, SessionId(text)):
-        return SessionId(text), None
-    return SessionId(found[1]), int(found[2])
 
 
 COMMAND = fork

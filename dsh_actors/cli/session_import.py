@@ -13,6 +13,7 @@ from typing import IO, BinaryIO, cast
 import click
 
 from dsh_actors.adapters.storage.importing import ImportFile, store_session
+from dsh_actors.cli.options import chosen_session_id
 from dsh_actors.cli.session_common import (
     as_json_option,
     configuration,
@@ -23,7 +24,6 @@ from dsh_actors.cli.session_common import (
 )
 from dsh_actors.cli.streams import STREAMS
 from dsh_actors.config import prepare_home
-from dsh_actors.core.ids import SessionId
 from dsh_actors.errors import SessionExists, UsageError
 
 __all__ = ["COMMAND"]
@@ -44,7 +44,7 @@ def import_(file: str, session_id: str | None, as_json: bool) -> int:
     with _opened(file) as source:
         header, left_out = source.header()
         if session_id is not None:
-            header = replace(header, id=SessionId(session_id))
+            header = replace(header, id=chosen_session_id(session_id))
         if exists(stored, header.id):
             hint = "choose another id with --session-id"
             raise SessionExists(f"session {header.id!r} exists already", hint=hint)

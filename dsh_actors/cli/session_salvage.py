@@ -13,7 +13,7 @@ from dsh_actors.adapters.storage.importing import store_session
 from dsh_actors.adapters.storage.layout import LOCK_NAME
 from dsh_actors.adapters.storage.lock import is_held
 from dsh_actors.adapters.storage.salvage import DamagedLog
-from dsh_actors.cli.options import working_directory
+from dsh_actors.cli.options import chosen_session_id, working_directory
 from dsh_actors.cli.session_common import as_json_option, exists, storage, write_json, write_text
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId
@@ -39,7 +39,7 @@ def salvage(session: str, new_id: str | None, cwd: str | None, as_json: bool) ->
     directory = stored.path(SessionId(session))
     if is_held(os.path.join(directory, LOCK_NAME)):
         raise SessionBusy(f"session {session!r} is in use", hint="wait for its run to end")
-    target = SessionId(new_id) if new_id is not None else _free_id(stored, session)
+    target = chosen_session_id(new_id) if new_id is not None else _free_id(stored, session)
     if exists(stored, target):
         raise SessionExists(f"session {target!r} exists already", hint="choose another id with --to")
     log = DamagedLog(directory) if os.path.isdir(directory) else _OneFile(stored, SessionId(session))

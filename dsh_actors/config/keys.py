@@ -165,7 +165,8 @@ KEYS: tuple[Key, ...] = (
         "approval.policy",
         "text",
         "workspace",
-        "workspace, read-only, all (every question is answered with yes; the sandbox stays), or a rule file",
+        "what it may do: workspace, read-only, all (every question is answered with yes; the sandbox"
+        " stays), or a rule file",
         project=False,
     ),
     Key(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from tests.cli.dsh_process import Dsh, Event, assert_failed
+import pytest
+
+from tests.cli.dsh_process import ONE_LINE, Dsh, Event, assert_failed
 from tests.model_server import CC, C, T
 
 
@@ -168,3 +170,44 @@ def test_a_run_killed_between_checkpoints_goes_on_from_what_is_durable(dsh: Dsh)
     assert dsh.run("--resume", "s", "go on", env=few).out == "resumed\n"
     assert (dsh.cwd / "ran").read_text() == "x\n"
     dsh.requests_with_stable_prefix()
+
+
+def test_a_session_is_found_whatever_the_project_at_hand_says(dsh: Dsh, tmp_path: Path) -> None:
+    seeded(dsh, T("resumed"), T("forked"))
+    broken = tmp_path / "another"
+    (broken / ".dsh").mkdir(parents=True)
+    (broken / ".dsh/config.toml").write_text("[nonsense]\n")
+    elsewhere = ("-C", str(broken))
+    dsh.cwd, home = broken, dsh.cwd
+    assert dsh.call("run", "--resume", "s", "three").out == "resumed\n"
+    assert dsh.call("run", "--fork", "s", "four").out == "forked\n"
+    dsh.cwd = home
+    refused = dsh.run(*elsewhere, "five")
+    assert refused.code == 2 and "nonsense" in refused.err
+
+
+@pytest.mark.parametrize("wrong", ["", " ", "a\nb", "a" * 201])
+def test_no_command_makes_a_session_with_a_name_that_a_run_refuses(
+    dsh: Dsh, wrong: str, tmp_path: Path
+) -> None:
+    seeded(dsh)
+    exported = tmp_path / "s.jsonl"
+    exported.write_text(dsh.call("session", "export", "s").out)
+    for command in (
+        ("fork", "--session-id", wrong, "s"),
+        ("salvage", "--to", wrong, "s"),
+        ("import", "--session-id", wrong, str(exported)),
+    ):
+        refused = dsh.call("session", *command)
+        assert (refused.code, refused.out) == (2, ""), command
+        assert ONE_LINE.match(refused.err)
+    assert len(dsh.call("session", "ls", "--json").events) == 1
+
+
+def test_what_a_project_says_is_shown_and_not_obeyed(dsh: Dsh) -> None:
+    project = Path(dsh.cwd) / ".dsh"
+    project.mkdir()
+    (project / "config.toml").write_text('[agent]\nmodel = "a\\u001b[31mb"\n')
+    for command in (("config", "show"), ("doctor",)):
+        shown = dsh.call(*command).out
+        assert "a\\x1b[31mb" in shown and "\x1b" not in shown

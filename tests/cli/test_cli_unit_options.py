@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 
+from dsh_actors.adapters.storage.memory import MemoryStorage
 from dsh_actors.cli.options import RUN_PARAMETERS, RunArguments, agent_options, config_overrides
-from dsh_actors.cli.run import check, fork_point
+from dsh_actors.cli.run import check
+from dsh_actors.cli.stored import fork_point
 from dsh_actors.config import load_config
+from dsh_actors.core.events import Event, SessionHeader
+from dsh_actors.core.ids import SessionId
 from dsh_actors.core.policy import ApprovalPolicy
 from dsh_actors.errors import ConfigError, UsageError
 
@@ -104,7 +109,15 @@ def test_every_other_option_goes_with_resume() -> None:
     ],
 )
 def test_a_fork_names_a_session_and_maybe_a_place(text: str, point: tuple[str, int | None]) -> None:
-    assert fork_point(text) == point
+    assert fork_point(MemoryStorage("test", lambda: 0), text) == point
+
+
+def test_an_id_that_ends_like_a_place_is_the_session_where_there_is_one() -> None:
+    storage = MemoryStorage("test", lambda: 0)
+    with closing(storage.create(SessionHeader(SessionId("a@7"), 1, "/"))) as writer:
+        writer.append([Event("run/note", 0, 1, {}, ignorable=True)])
+    assert fork_point(storage, "a@7") == ("a@7", None)
+    assert fork_point(storage, "a@7@3") == ("a@7", 3)
 
 
 def test_tools_are_named_by_comma_or_repetition(tmp_path: Path) -> None:

@@ -70,7 +70,8 @@ class AgentAssembly:
         tools: list[Any] = list(self._scope.visible_tools().values())
         select_tools(tools, options.tools, options.deny_tools)
         self._check_rules(options)
-        if options.limits.max_cost is not None and self._config.price(options.model) is None:
+        now_ms = self._clock.now_ms()
+        if options.limits.max_cost is not None and self._config.price_at(options.model, now_ms) is None:
             raise UsageError(
                 f"--max-cost needs a price, and none is known for {options.model}",
                 hint="add one under [[providers.NAME.models]], or limit tokens instead",
@@ -225,8 +226,8 @@ class AgentAssembly:
         self.sandbox = self._probed
         return self._probed
 
-    def _cost(self, model: str, usage: Usage) -> float | None:
-        price = self._config.price(model)
+    def _cost(self, model: str, usage: Usage, time_ms: int) -> float | None:
+        price = self._config.price_at(model, time_ms)
         return price.cost(usage) if price is not None else None
 
     def _time_left(self, options: AgentOptions, scope: Scope) -> Callable[[], int | None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
 from typing import Any
 
 from dsh_actors.actors import protocol as p
@@ -13,7 +12,8 @@ from dsh_actors.core import turn_io as io
 from dsh_actors.core.ids import MessageId
 from dsh_actors.core.inbox import Target
 from dsh_actors.core.messages import Message, user_message
-from dsh_actors.core.outcome import Circumstances, OutcomeFold, Price, RunEnd
+from dsh_actors.core.outcome import Circumstances, OutcomeFold, RunEnd
+from dsh_actors.core.pricing import PriceOf
 from dsh_actors.core.redaction import Redactor
 from dsh_actors.core.text import JsonObject, clean_text
 from dsh_actors.errors import ActorGone, UsageError
@@ -32,7 +32,7 @@ class AgentRef:
         self,
         entry: AgentEntry,
         supervisor: Ref[Any],
-        price_of: Callable[[str], Price | None],
+        price_of: PriceOf,
         redactor: Redactor,
     ) -> None:
         self.id = entry.id

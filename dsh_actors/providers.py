@@ -37,11 +37,12 @@ class LazyProviders(Mapping[str, LlmProvider]):
             from dsh_actors.testing.scripted import ScriptedProvider
 
             return ScriptedProvider()
+        from dsh_actors.adapters.llm.model_facts import facts_of
         from dsh_actors.adapters.llm.registry import build_provider
-        from dsh_actors.adapters.llm.settings import ModelFacts, ProviderConfig
+        from dsh_actors.adapters.llm.settings import ProviderConfig
 
         model = self._config.model
-        facts = tuple(ModelFacts(m.id, m.context_window, m.max_output) for m in settings.models)
+        facts = tuple(map(facts_of, self._config.models(settings.name)))
         return build_provider(
             ProviderConfig(
                 name=settings.name,

@@ -20,7 +20,8 @@ from dsh_actors.cli.stopping import GRACE_S, SignalWatch
 from dsh_actors.core.events import Event
 from dsh_actors.core.exit_codes import reason_of_error
 from dsh_actors.core.options import AgentOptions
-from dsh_actors.core.outcome import Circumstances, OutcomeFold, Price, RunEnd
+from dsh_actors.core.outcome import Circumstances, OutcomeFold, RunEnd
+from dsh_actors.core.pricing import PriceOf
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import ActorGone, HarnessError, StorageError
 from dsh_actors.runtime.tasks import DeadlinePassed, TaskEnd, deadline, start_task
@@ -49,7 +50,7 @@ class RunPlan:
     prompt: str
     options: AgentOptions
     resume: str | None
-    price_of: Callable[[str], Price | None]
+    price_of: PriceOf
     warnings: tuple[str, ...] = ()
     fail_on_denied: bool = True
     fork: tuple[str, int | None] | None = None

@@ -191,7 +191,8 @@ def make_plan(
     from dsh_actors.cli.driver import RunPlan
 
     options = agent_options(arguments, config, model or "")
-    if options.limits.max_cost is not None and config.price(options.model) is None:
+    now_ms = int(time.time() * 1000)
+    if options.limits.max_cost is not None and config.price_at(options.model, now_ms) is None:
         raise UsageError(
             f"--max-cost needs the price of {options.model or 'the model'}, which is not known",
             hint="set it in [[providers.NAME.models]], or use --max-tokens",

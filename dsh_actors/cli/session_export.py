@@ -10,12 +10,11 @@ from dsh_actors.cli.render import json_line, write_atomically
 from dsh_actors.cli.session_common import configuration, storage, write
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId
-from dsh_actors.core.outcome import Price
+from dsh_actors.core.pricing import PriceOf
 from dsh_actors.errors import StorageError
 
 __all__ = ["COMMAND", "FORMATS", "Exporter"]
 
-PriceOf = Callable[[str], Price | None]
 Exporter = Callable[[SessionHeader, Iterable[Event], PriceOf], Iterator[bytes]]
 """Makes the pieces of an export. The price of ``PROVIDER/MODEL`` is None where it is not known."""
 

@@ -9,6 +9,7 @@ import click
 from dsh_actors.cli.options import working_directory
 from dsh_actors.cli.session_common import as_json_option, configuration, storage, write_json, write_text
 from dsh_actors.core.ids import SessionId
+from dsh_actors.core.pricing import PriceOf
 from dsh_actors.core.stats import SessionStats, StatsFold
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import EventRefused, SessionError, UsageError
@@ -32,7 +33,7 @@ def stats(sessions: tuple[str, ...], here: bool, as_json: bool) -> int:
     stored, total, count = storage(config), SessionStats(), 0
     for name in map(SessionId, sessions) if sessions else _listed(stored, here):
         try:
-            found = _stats_of(stored, name)
+            found = _stats_of(stored, name, config.price)
         except (SessionError, EventRefused) as error:
             if sessions:
                 raise
@@ -40,9 +41,9 @@ def stats(sessions: tuple[str, ...], here: bool, as_json: bool) -> int:
             continue
         total.add(found)
         count += 1
-        _write(name, found.to_json(config.price), as_json)
+        _write(name, found.to_json(), as_json)
     if count != 1 or not sessions:
-        summary = total.to_json(config.price)
+        summary = total.to_json()
         if as_json:
             write_json({"total": {"sessions": count, **summary}})
         else:
@@ -55,8 +56,8 @@ def _listed(stored: SessionStorage, here: bool) -> Iterator[SessionId]:
     return (listing.id for listing in stored.list(cwd))
 
 
-def _stats_of(stored: SessionStorage, session_id: SessionId) -> SessionStats:
-    fold = StatsFold()
+def _stats_of(stored: SessionStorage, session_id: SessionId, price_of: PriceOf) -> SessionStats:
+    fold = StatsFold(price_of, stored.header(session_id).seed_length or 0)
     for event in stored.read(session_id):
         fold.observe(event)
     return fold.stats

@@ -23,7 +23,8 @@ from dsh_actors.cli.transcript_text import (
 )
 from dsh_actors.cli.transcript_timing import Bar, BarKind, Lap, Waterfall, step_bar
 from dsh_actors.core.events import Event, Replace
-from dsh_actors.core.outcome import OutcomeFold, Price, Tokens
+from dsh_actors.core.outcome import OutcomeFold
+from dsh_actors.core.pricing import PriceOf, Tokens
 from dsh_actors.core.text import JsonObject
 
 __all__ = ["Fold", "PriceOf", "Spool", "Turn", "token_words"]
@@ -40,8 +41,6 @@ _PIECE = 256 * 1024
 _SILENT = frozenset(
     {"request/digest", "llm/retry-started", "session/title", "session/title-llm-request", "hook/invoked"}
 )
-
-PriceOf = Callable[[str], Price | None]
 
 
 class Spool:

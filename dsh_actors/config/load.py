@@ -13,6 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from dsh_actors.config.home import HOME_HINT, Home, find_home, find_project_file
 from dsh_actors.config.keys import KEYS, KEYS_BY_NAME, nearest
+from dsh_actors.config.models import ModelSettings
 from dsh_actors.config.providers import ProviderSettings, provider_settings, read_credentials
 from dsh_actors.config.sections import (
     AgentConfig,
@@ -23,7 +24,7 @@ from dsh_actors.config.sections import (
 )
 from dsh_actors.config.toml_file import read_toml
 from dsh_actors.core.options import Limits
-from dsh_actors.core.outcome import Price
+from dsh_actors.core.pricing import Price, Rates
 from dsh_actors.errors import ConfigError
 
 __all__ = ["Config", "load_config"]
@@ -55,6 +56,9 @@ class Config:
     files: tuple[str, ...] = ()
     _environment_keys: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
     _stored_keys: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
+    _models: dict[str, tuple[ModelSettings, ...]] = field(
+        default_factory=dict, init=False, hash=False, repr=False, compare=False
+    )
 
     def api_key(self, provider: str) -> str | None:
         """The key for a provider: from its variable, else from ``credentials.toml``, else None."""
@@ -82,13 +86,22 @@ class Config:
         """The environment variables that child processes must not inherit."""
         return frozenset(p.api_key_env for p in self.providers.values() if p.api_key_env)
 
-    def price(self, model: str) -> Price | None:
-        """The price of ``PROVIDER/MODEL``, None where it is not known."""
+    def models(self, provider: str) -> tuple[ModelSettings, ...]:
+        """What is known of a provider's models; empty where nothing is."""
+        known = self._models.get(provider)
+        if known is None and provider in self.providers:
+            known = self._models[provider] = self.providers[provider].known_models()
+        return known or ()
+
+    def price(self, model: str) -> Rates | None:
+        """The rates of ``PROVIDER/MODEL``, None where they are not known."""
         provider, _, model_id = model.partition("/")
-        settings = self.providers.get(provider)
-        if settings is None:
-            return None
-        return next((m.price for m in settings.models if m.id == model_id), None)
+        return next((known.price for known in self.models(provider) if known.id == model_id), None)
+
+    def price_at(self, model: str, time_ms: int) -> Price | None:
+        """The price of a request to ``PROVIDER/MODEL`` at this time, None where it is not known."""
+        rates = self.price(model)
+        return None if rates is None else rates.at(time_ms)
 
     def require_home(self, *, writable: bool = False) -> str:
         """The home, to read from, or to write to as well. Raises `ConfigError` where that cannot be."""

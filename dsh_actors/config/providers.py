@@ -12,28 +12,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from dsh_actors.config.keys import nearest
+from dsh_actors.config.models import ModelSettings, catalogue, merged, model_in
+from dsh_actors.config.tables import refuse_unknown as _refuse_unknown
+from dsh_actors.config.tables import text_in as _text
 from dsh_actors.config.toml_file import read_toml
-from dsh_actors.core.outcome import Price
 from dsh_actors.errors import ConfigError
 
 __all__ = ["BUILT_IN", "ModelSettings", "ProviderSettings", "provider_settings", "read_credentials"]
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSettings:
-    """A model as the configuration describes it. Sizes are tokens; None is not known."""
-
-    id: str
-    context_window: int | None = None
-    max_output: int | None = None
-    price: Price | None = None
-    capabilities: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class ProviderSettings:
-    """One route to a vendor. No ``models``: the adapter's own catalogue, or none, applies.
+    """One route to a vendor. ``models`` are those of the configuration; `known_models` has the others too.
 
     ``api_key_env`` None: no variable holds its key; without a stored one it needs none.
     The base URL may hold a password. ``builtin_url``: it is the vendor's own, not one the user set.
@@ -45,6 +35,17 @@ class ProviderSettings:
     api_key_env: str | None = None
     models: tuple[ModelSettings, ...] = ()
     builtin_url: bool = False
+
+    def known_models(self) -> tuple[ModelSettings, ...]:
+        """The catalogue's models with those of the configuration over them, field by field.
+
+        The prices of the catalogue hold for the vendor's own name, also behind a base URL of the
+        user's; what another provider of its type charges is not known.
+        """
+        known = catalogue(self.type)
+        if self.name not in BUILT_IN or BUILT_IN[self.name].type != self.type:
+            known = tuple(replace(model, price=None) for model in known)
+        return merged(known, self.models)
 
 
 BUILT_IN: Mapping[str, ProviderSettings] = {
@@ -58,8 +59,6 @@ BUILT_IN: Mapping[str, ProviderSettings] = {
 }
 
 _PROVIDER_KEYS = ("type", "base_url", "api_key_env", "models")
-_MODEL_KEYS = ("id", "context_window", "max_output", "price", "capabilities")
-_PRICE_KEYS = ("input", "output", "cache_read", "cache_write", "currency")
 
 
 def provider_settings(
@@ -99,59 +98,9 @@ def _provider(name: str, table: Any, where: str) -> ProviderSettings:
         kind,
         None if url is None else _url(url, where),
         _text(table, "api_key_env", where) or base.api_key_env,
-        tuple(_model(entry, f"{where}.models[{index}]") for index, entry in enumerate(models)),
+        tuple(model_in(entry, f"{where}.models[{index}]") for index, entry in enumerate(models)),
         builtin_url=base.builtin_url and "base_url" not in table,
     )
-
-
-def _model(entry: Any, where: str) -> ModelSettings:
-    if not isinstance(entry, dict):
-        raise ConfigError(f"{where} must be a table")
-    _refuse_unknown(entry, _MODEL_KEYS, where)
-    model = _text(entry, "id", where)
-    if model is None:
-        raise ConfigError(f"{where}: id is missing")
-    capabilities = entry.get("capabilities", [])
-    if not isinstance(capabilities, list) or not all(isinstance(word, str) for word in capabilities):
-        raise ConfigError(f"{where}: capabilities must be a list of texts")
-    return ModelSettings(
-        model,
-        _count(entry, "context_window", where),
-        _count(entry, "max_output", where),
-        _price(entry["price"], f"{where}.price") if "price" in entry else None,
-        tuple(capabilities),
-    )
-
-
-def _price(table: Any, where: str) -> Price:
-    if not isinstance(table, dict):
-        raise ConfigError(f"{where} must be a table such as {{ input = 0.5, output = 2 }}")
-    _refuse_unknown(table, _PRICE_KEYS, where)
-    amounts: dict[str, float] = {}
-    for key in ("input", "output", "cache_read", "cache_write"):
-        value = table.get(key)
-        if value is None and key in ("input", "output"):
-            raise ConfigError(f"{where}: {key} is missing")
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
-            raise ConfigError(f"{where}: {key} must be an amount for a million tokens, not {value!r}")
-        amounts[key] = float(value)
-    return Price(**amounts, currency=_text(table, "currency", where) or "USD")
-
-
-def _count(table: Mapping[str, Any], key: str, where: str) -> int | None:
-    value = table.get(key)
-    if value is not None and (type(value) is not int or value < 1):
-        raise ConfigError(f"{where}: {key} must be a whole number of tokens, not {value!r}")
-    return value
-
-
-def _text(table: Mapping[str, Any], key: str, where: str) -> str | None:
-    value = table.get(key)
-    if value is not None and not (isinstance(value, str) and value.strip()):
-        raise ConfigError(f"{where}: {key} must be a text, not {value!r}")
-    return value
 
 
 def _url(value: Any, where: str) -> str:
@@ -163,12 +112,6 @@ def _url(value: Any, where: str) -> str:
     if not good:
         raise ConfigError(f"{where}: the base URL must look like https://host/v1, not {value!r}")
     return str(value).rstrip("/")
-
-
-def _refuse_unknown(table: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
-    for key in table:
-        if key not in known:
-            raise ConfigError(f"{where}: unknown key {key!r}; {nearest(key, known)}")
 
 
 def read_credentials(path: str) -> dict[str, str]:

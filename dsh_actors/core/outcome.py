@@ -6,12 +6,13 @@ nothing but a count. Pure: the caller brings what the log does not know.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 from dsh_actors.core.chunks import Usage
 from dsh_actors.core.events import Event
 from dsh_actors.core.exit_codes import EXIT_CODES, exit_code_of
+from dsh_actors.core.pricing import Bill, Price, PriceOf, Rates, Tokens
 from dsh_actors.core.retry import reason_of
 from dsh_actors.core.text import JsonObject, clean_text, decode_output, shorten
 
@@ -19,43 +20,6 @@ __all__ = ["Circumstances", "OutcomeFold", "Price", "RunEnd", "Tokens", "error_l
 
 MAX_ERROR_LINE = 1_000
 """Code points of a message on standard error: long enough for any reason, short enough for one line."""
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """Prices of a model, each for a million tokens, in ``currency``."""
-
-    input: float
-    output: float
-    cache_read: float | None = None
-    cache_write: float | None = None
-    currency: str = "USD"
-
-    def cost(self, usage: Usage) -> float:
-        """What ``usage`` costs. A cache price that is not known is the price of input."""
-        read = self.input if self.cache_read is None else self.cache_read
-        write = self.input if self.cache_write is None else self.cache_write
-        total = usage.input * self.input + usage.output * self.output
-        total += (usage.cache_read or 0) * read + (usage.cache_write or 0) * write
-        return total / 1_000_000
-
-
-@dataclass(slots=True)
-class Tokens:
-    """Token totals. ``input`` was not cached; ``reasoning`` is a part of ``output``."""
-
-    input: int = 0
-    cache_read: int = 0
-    cache_write: int = 0
-    output: int = 0
-    reasoning: int = 0
-
-    def add(self, usage: Usage) -> None:
-        self.input += usage.input
-        self.cache_read += usage.cache_read or 0
-        self.cache_write += usage.cache_write or 0
-        self.output += usage.output
-        self.reasoning += usage.reasoning or 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +109,6 @@ def _plain(text: str) -> str:
     return " ".join(decode_output(clean_text(text).encode()).split())
 
 
-PriceOf = Callable[[str], Price | None]
-
-
 def _no_price(_model: str) -> Price | None:
     return None
 
@@ -155,16 +116,24 @@ def _no_price(_model: str) -> Price | None:
 class OutcomeFold:
     """Feed it the events of a run as they happen; it costs nothing for stream chunks.
 
-    ``price_of`` gives the price of ``PROVIDER/MODEL``, None where it is not known.
-    What precedes the run's first turn (the closing of an interrupted one on resume) is not counted.
+    ``price_of`` gives the rates of ``PROVIDER/MODEL``, None where they are not known; the time at
+    which a request began decides. What a sub-agent used is told by `add_child`. What precedes the run's
+    first turn (the closing of an interrupted one on resume) is not counted.
     """
 
     def __init__(self, price_of: PriceOf = _no_price) -> None:
         self._price_of = price_of
-        self._price: Price | None = None
-        self._cost: float | None = 0.0
+        self._model: str | None = None
+        self._rates: Rates | None = None
+        self._request_at = 0
+        self._bill = Bill()
         self._tokens = Tokens()
+        self._child_tokens = Tokens()
         self._unbilled: Usage | None = None
+        self._unpriced: list[tuple[Usage, int]] = []
+        self.context: int | None = None
+        """Tokens of the newest request and its reply, as reported: what the next request begins with."""
+        self.context_window: int | None = None
         self._end: JsonObject | None = None
         self._limit: JsonObject | None = None
         self._text: str | None = None
@@ -189,8 +158,22 @@ class OutcomeFold:
 
     @property
     def cost(self) -> float | None:
-        """The cost so far, None where the price of a model that was used is not known."""
-        return None if self._price is None or self._cost is None else round(self._cost, 9)
+        """The cost so far with that of sub-agents, None where a part of it is not known.
+
+        It is not known where a price is not, where a reply came without a count of tokens, and where
+        models are paid in different currencies.
+        """
+        return None if self._rates is None or self._unpriced else self._bill.total
+
+    def add_child(self, tokens: Tokens, cost: float | None, currency: str | None) -> None:
+        """Count what a sub-agent used, with its own sub-agents; ``cost`` None is not known."""
+        self._child_tokens.sum(tokens)
+        self._bill.add(cost, currency)
+
+    @property
+    def currency(self) -> str | None:
+        """What `cost` is in; None where nothing had a price so far."""
+        return self._bill.currency
 
     def apply(self, event: Event) -> None:
         """Take one event of the run, in order."""
@@ -205,16 +188,22 @@ class OutcomeFold:
             self._replied = False
             self._open_calls.clear()
         elif self.turns:
-            self._fold(kind, data)
+            self._fold(event)
 
-    def _fold(self, kind: str, data: JsonObject) -> None:
-        match kind:
+    def _fold(self, event: Event) -> None:
+        data = event.data
+        match event.type:
             case "request/header":
                 config = data["header"]["config"]
-                self._price = self._price_of(f"{config['provider']}/{config['model']}")
+                self._set_model(config["provider"], config["model"])
+            case "request/context":
+                self.context_window = data.get("contextWindow")
+            case "request/digest" | "llm/retry-started":
+                self._request_at = event.time
             case "step/start":
                 self.steps += 1
                 self._step_retries = 0
+                self._request_at = event.time
             case "assistant/message":
                 self._fold_reply(data)
             case "tool/call":
@@ -237,8 +226,14 @@ class OutcomeFold:
                 self._end = data["reason"]
 
     def _fold_reply(self, data: JsonObject) -> None:
-        usage = data.get("usage")
+        usage, source = data.get("usage"), data["message"]["source"]
         self._unbilled = Usage.from_json(usage) if usage else self._unbilled
+        if "provider" in source and "model" in source:
+            self._set_model(source["provider"], source["model"])
+        if self._unbilled is None:
+            self._bill.add(None, None)
+        else:
+            self.context = self._unbilled.total
         self._settle()
         blocks = data["message"]["content"]
         self._text = "".join(block["text"] for block in blocks if block["type"] == "text")
@@ -260,11 +255,18 @@ class OutcomeFold:
     def _settle(self) -> None:
         if self._unbilled is not None:
             self._tokens.add(self._unbilled)
-            if self._price is None or self._cost is None:
-                self._cost = None
-            else:
-                self._cost += self._price.cost(self._unbilled)
+            self._unpriced.append((self._unbilled, self._request_at))
             self._unbilled = None
+        if self._unpriced and self._model is not None:
+            # An agent that goes on does not log again which model it calls; its reply tells.
+            for usage, time in self._unpriced:
+                self._bill.charge(usage, self._rates, time)
+            self._unpriced.clear()
+
+    def _set_model(self, provider: str, model: str) -> None:
+        name = f"{provider}/{model}"
+        if name != self._model:
+            self._model, self._rates = name, self._price_of(name)
 
     # --- the end -----------------------------------------------------------------------------
 
@@ -287,7 +289,7 @@ class OutcomeFold:
             turns=self.turns,
             steps=self.steps,
             tool_calls=self.tool_calls,
-            usage={"own": asdict(self._tokens), "children": asdict(Tokens())},
+            usage={"own": asdict(self._tokens), "children": asdict(self._child_tokens)},
             cost=self.cost,
             duration_ms=facts.duration_ms,
             denied=tuple(self._denied),

@@ -36,6 +36,7 @@ class _Attempt:
     provider: str
     model: str
     request: ModelRequest
+    began: int
     assembler: BlockAssembler = field(default_factory=BlockAssembler)
     chunk_seqs: list[int] = field(default_factory=list)
     failure: Failure | None = None
@@ -108,8 +109,8 @@ class RequestCycle:
             turn.emit("request/context", context)
         request = ModelRequest(header, turn.state.surface.messages(), turn.state.header.id)
         proof = {"digest": self._digest.update(request), "messages": len(request.messages)}
-        turn.emit("request/digest", turn.place | proof, ignorable=True)
-        self._attempt = _Attempt(config.provider, config.model, request)
+        sent = turn.emit("request/digest", turn.place | proof, ignorable=True)
+        self._attempt = _Attempt(config.provider, config.model, request, sent.time)
         turn.start(Phase.FLUSHING, io.Flush)
 
     def _log_header(self, header: RequestHeader) -> RequestHeader:
@@ -202,7 +203,7 @@ class RequestCycle:
         usage, env = attempt.assembler.usage, self._turn.env
         if usage is not None and not attempt.billed:
             attempt.billed = True
-            env.watch.spend(env.cost_of(f"{attempt.provider}/{attempt.model}", usage))
+            env.watch.spend(env.cost_of(f"{attempt.provider}/{attempt.model}", usage, attempt.began))
 
     # --- failure and retry -------------------------------------------------------------------
 

@@ -5,23 +5,20 @@ Times are wall-clock differences between events, never below 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dsh_actors.core.chunks import Usage
 from dsh_actors.core.events import Event
-from dsh_actors.core.outcome import Price, Tokens
+from dsh_actors.core.pricing import Bill, PriceOf, Tokens
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import EventRefused
 
 __all__ = ["SessionStats", "StatsFold"]
 
-PriceOf = Callable[[str], Price | None]
-
 
 @dataclass(slots=True)
 class SessionStats:
-    """Totals of one session or of many. ``usage`` is by ``PROVIDER/MODEL``.
+    """Totals of one session or of many. ``usage`` is by ``PROVIDER/MODEL``; ``bill`` is what it cost.
 
     ``turns`` are those with a step that ended, ``steps`` those that ended. ``ttft_ms`` is the time to
     the first token of ``ttft_steps`` steps; ``decode_ms`` the time from there to the end of the reply,
@@ -38,53 +35,51 @@ class SessionStats:
     decode_ms: int = 0
     decode_tokens: int = 0
     usage: dict[str, Tokens] = field(default_factory=dict)
+    bill: Bill = field(default_factory=Bill)
 
     def add(self, other: SessionStats) -> None:
         """Add another session's totals."""
         for name in _NUMBERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for model, tokens in other.usage.items():
-            _sum(self.usage.setdefault(model, Tokens()), tokens)
+            self.usage.setdefault(model, Tokens()).sum(tokens)
+        self.bill.add(other.bill.total, other.bill.currency)
 
     def tokens(self) -> Tokens:
         """Over all models."""
         total = Tokens()
         for tokens in self.usage.values():
-            _sum(total, tokens)
+            total.sum(tokens)
         return total
 
-    def cost(self, price_of: PriceOf) -> float | None:
+    @property
+    def cost(self) -> float | None:
         """None where a price is not known, or the prices are in different currencies."""
-        total, currencies = 0.0, set()
-        for model, tokens in self.usage.items():
-            price = price_of(model)
-            if price is None:
-                return None
-            currencies.add(price.currency)
-            total += price.cost(Usage(tokens.input, tokens.output, tokens.cache_read, tokens.cache_write))
-        return round(total, 9) if len(currencies) <= 1 else None
+        return self.bill.total
 
-    def to_json(self, price_of: PriceOf) -> JsonObject:
+    def to_json(self) -> JsonObject:
         data: JsonObject = {name: getattr(self, name) for name in _NUMBERS}
         tokens = self.tokens()
         data["usage"] = {name: getattr(tokens, name) for name in Tokens.__slots__}
-        data["cost"] = self.cost(price_of)
+        data["cost"] = self.cost
         return data
 
 
-_NUMBERS = tuple(name for name in SessionStats.__slots__ if name != "usage")
-
-
-def _sum(into: Tokens, tokens: Tokens) -> None:
-    for name in Tokens.__slots__:
-        setattr(into, name, getattr(into, name) + getattr(tokens, name))
+_NUMBERS = tuple(name for name in SessionStats.__slots__ if name not in ("usage", "bill"))
 
 
 class StatsFold:
-    """Feed it the events of one session in order; ``stats`` is right after each of them."""
+    """Feed it the events of one session in order; ``stats`` is right after each of them.
 
-    def __init__(self) -> None:
+    ``price_of`` gives the rates of ``PROVIDER/MODEL``. The first ``seed_length`` events are a copy of
+    another session's: what they took is that session's.
+    """
+
+    def __init__(self, price_of: PriceOf, seed_length: int = 0) -> None:
         self.stats = SessionStats()
+        self._price_of = price_of
+        self._seed_length = seed_length
+        self._request_at = 0
         self._model = ""
         self._counted_turn: int | None = None
         self._step_start: int | None = None
@@ -101,11 +96,18 @@ class StatsFold:
 
     def _observe(self, event: Event) -> None:
         data = event.data
+        if event.seq < self._seed_length:
+            if event.type == "request/context":
+                self._model = f"{data['provider']}/{data['model']}"
+            return
         match event.type:
             case "assistant/chunk":
                 self._on_chunk(data["chunk"], event.time)
             case "step/start":
                 self._step_start, self._first_token = event.time, None
+                self._request_at = event.time
+            case "request/digest" | "llm/retry-started":
+                self._request_at = event.time
             case "assistant/message" if event.surface_op == "append":
                 self._on_reply(data, event.time)
             case "request/context":
@@ -141,6 +143,8 @@ class StatsFold:
             self._model = f"{source['provider']}/{source['model']}"
         usage = Usage.from_json(data["usage"]) if data.get("usage") else None
         self._unbilled = usage or self._unbilled
+        if self._unbilled is None:
+            self.stats.bill.add(None, None)  # a reply without a count of tokens
         self._bill()
         if self._step_start is None:
             return  # the reply of this step was counted, or no step is open
@@ -164,4 +168,5 @@ class StatsFold:
     def _bill(self) -> None:
         if self._unbilled is not None:
             self.stats.usage.setdefault(self._model, Tokens()).add(self._unbilled)
+            self.stats.bill.charge(self._unbilled, self._price_of(self._model), self._request_at)
             self._unbilled = None

@@ -44,7 +44,7 @@ def _always(_call: Call) -> bool:
     return True
 
 
-def _unknown_cost(_model: str, _usage: Usage) -> float | None:
+def _unknown_cost(_model: str, _usage: Usage, _time_ms: int) -> float | None:
     return None
 
 
@@ -52,14 +52,14 @@ def _unknown_cost(_model: str, _usage: Usage) -> float | None:
 class Environment:
     """What the machine asks about its surroundings. The functions are quick and have no effect.
 
-    ``cost_of`` gets ``PROVIDER/MODEL``. ``watch`` outlives a restart of the agent. ``require_text``:
-    an answer without text is a failure.
+    ``cost_of`` gets ``PROVIDER/MODEL``, what was used, and when the request began (ms since the epoch).
+    ``watch`` outlives a restart of the agent. ``require_text``: an answer without text is a failure.
     """
 
     config: CallConfig
     is_parallel: Callable[[Call], bool] = _never
     needs_flush: Callable[[Call], bool] = _always
-    cost_of: Callable[[str, Usage], float | None] = _unknown_cost
+    cost_of: Callable[[str, Usage, int], float | None] = _unknown_cost
     watch: LimitWatch = field(default_factory=lambda: LimitWatch(Limits(), Counters()))
     max_parallel: int = 10
     require_text: bool = True

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dsh_actors.core.events import Event
-from dsh_actors.core.outcome import Price, Tokens
+from dsh_actors.core.pricing import PeakHours, Period, Price, Tariff, Tokens
 from dsh_actors.core.stats import SessionStats, StatsFold
 from dsh_actors.errors import EventRefused
 from tests.session_logs import turns
@@ -16,8 +16,15 @@ PLACE = {"turn": 1, "step": 1}
 SURFACE = ("assistant/message", "tool/result")
 
 
-def stats_of(*facts: tuple[str, int, dict[str, Any]]) -> SessionStats:
-    fold = StatsFold()
+PRICES = {
+    "p/m": Price(1.0, 2.0, 0.5),
+    "p/euro": Price(1, 1, currency="EUR"),
+    "p/peak": Tariff((Period(Price(1.0, 0.0), Price(2.0, 0.0), PeakHours(((60, 120),))),)),
+}
+
+
+def stats_of(*facts: tuple[str, int, dict[str, Any]], seed: int = 0) -> SessionStats:
+    fold = StatsFold(PRICES.get, seed)
     for seq, (kind, time, data) in enumerate(facts):
         fold.observe(Event(kind, seq, time, {**PLACE, **data}, "append" if kind in SURFACE else None))
     return fold.stats
@@ -116,20 +123,59 @@ def test_a_clock_that_goes_back_counts_as_no_time() -> None:
     assert (stats.llm_ms, stats.ttft_ms, stats.decode_ms, stats.tool_ms) == (0, 0, 0, 0)
 
 
+def reply_of(model: str, usage: dict[str, int] | None = USAGE) -> dict[str, Any]:
+    data = reply(usage)
+    data["message"]["source"]["model"] = model
+    return data
+
+
 def test_the_cost_is_known_where_every_price_is() -> None:
-    price = Price(1.0, 2.0, 0.5)
     one = stats_of(("assistant/message", 0, reply(USAGE)))
-    assert one.cost({"p/m": price}.get) == pytest.approx((10 + 8 + 1) / 1e6)
-    assert one.cost(lambda _model: None) is None
-    assert SessionStats().cost(lambda _model: None) == 0
-    other = SessionStats(usage={"p/euro": Tokens(1)})
+    assert one.cost == pytest.approx((10 + 8 + 1) / 1e6)
+    assert stats_of(("assistant/message", 0, reply_of("nobody-knows"))).cost is None
+    assert SessionStats().cost == 0
+    other = SessionStats()
+    other.add(stats_of(("assistant/message", 0, reply_of("euro"))))
+    assert other.cost is not None
     other.add(one)
-    assert other.cost({"p/m": price, "p/euro": Price(1, 1, currency="EUR")}.get) is None
-    assert other.tokens().input == 11 and one.tokens().input == 10
+    assert other.cost is None  # dollars and euros are no sum
+    assert other.tokens().input == 20 and one.tokens().input == 10
+
+
+def test_a_reply_without_a_count_of_tokens_makes_the_cost_unknown() -> None:
+    assert stats_of(("assistant/message", 0, reply(USAGE)), ("assistant/message", 9, reply())).cost is None
+
+
+def test_the_price_is_that_of_the_time_at_which_the_request_began() -> None:
+    hour = 3_600_000
+    for began, cost in ((hour - 1, 1.0), (hour, 2.0), (2 * hour - 1, 2.0), (2 * hour, 1.0)):
+        usage = {"inputTokens": 1_000_000, "outputTokens": 0}
+        facts = ("step/start", began, {}), ("assistant/message", began + hour, reply_of("peak", usage))
+        assert stats_of(*facts).cost == cost
+        begun = ("step/start", 0, {}), ("request/digest", began, {})
+        assert stats_of(*begun, ("assistant/message", 9 * hour, reply_of("peak", usage))).cost == cost
+        again = ("request/digest", 0, {}), ("llm/retry-started", began, {})
+        assert stats_of(*again, ("assistant/message", 9 * hour, reply_of("peak", usage))).cost == cost
+
+
+def test_what_a_fork_copied_was_taken_by_its_parent() -> None:
+    facts = [
+        ("request/context", 0, {"provider": "p", "model": "m"}),
+        ("step/start", 0, {}),
+        ("assistant/message", 1, reply(USAGE)),
+        END,
+        ("step/start", 2000, {}),
+        ("assistant/chunk", 2001, {"chunk": {"type": "usage", "usage": USAGE}}),
+        ("llm/retry", 2002, {}),
+    ]
+    whole, own = stats_of(*facts), stats_of(*facts, seed=4)
+    assert (whole.steps, whole.tokens().input) == (1, 20)
+    assert (own.steps, own.tokens().input) == (0, 10)
+    assert own.cost == pytest.approx(whole.cost / 2)
 
 
 def test_sums_are_those_of_the_parts() -> None:
-    fold = StatsFold()
+    fold = StatsFold(PRICES.get)
     for event in turns(2):
         fold.observe(event)
     total = SessionStats()

@@ -651,7 +651,7 @@ def test_usage_of_an_interrupted_reply_is_kept():
 @pytest.mark.parametrize("ending", ["accepted", "empty", "failed", "cancelled"])
 def test_every_attempt_is_paid_for_once(ending):
     watch = LimitWatch(Limits(), Counters())
-    env = Environment(CallConfig("p", "m"), watch=watch, cost_of=lambda model, usage: usage.total / 10)
+    env = Environment(CallConfig("p", "m"), watch=watch, cost_of=lambda model, usage, began: usage.total / 10)
     driver = MachineDriver(env)
     driver.deliver("hello")
     usage = UsageChunk(Usage(7, 3))

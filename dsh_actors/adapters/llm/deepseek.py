@@ -1,10 +1,11 @@
-"""What is DeepSeek's own: its models, its thinking switch, and its rule about reasoning in history. Pure."""
+"""What is DeepSeek's own: its thinking switch, and its rule about reasoning in history. Pure."""
 
 from __future__ import annotations
 
 import dataclasses
 
 from dsh_actors.adapters.llm.dialect import limited_output, sampling
+from dsh_actors.adapters.llm.model_facts import catalogue_facts
 from dsh_actors.adapters.llm.settings import ModelFacts
 from dsh_actors.core.chunks import CallConfig
 from dsh_actors.core.text import JsonObject
@@ -14,19 +15,7 @@ __all__ = ["BASE_URL", "DeepSeekDialect"]
 
 BASE_URL = "https://api.deepseek.com"
 
-_CONTEXT = 1_048_576
-_MAX_OUTPUT = 393_216
-_DEFAULT_OUTPUT = 256_000
 _EFFORTS = ("off", "low", "high", "max")
-
-
-def _model(name: str) -> ModelFacts:
-    return ModelFacts(name, _CONTEXT, _MAX_OUTPUT, _DEFAULT_OUTPUT, _EFFORTS, "high")
-
-
-MODELS = tuple(
-    map(_model, ("deepseek-flash", "deepseek-v4-pro", "deepseek-v4-flash", "deepseek-v4-flash-vision-exp"))
-)
 
 # The server takes these words too, but what it makes of them has changed before.
 _ALIASES = {
@@ -45,7 +34,7 @@ _ALIASES = {
 class DeepSeekDialect:
     """Says explicitly whether to think and how much to write: the server's own defaults are small."""
 
-    models: tuple[ModelFacts, ...] | None = MODELS
+    models: tuple[ModelFacts, ...] | None = catalogue_facts("deepseek")
     # Thinking mode refuses a conversation in which a tool turn came without its reasoning.
     needs_reasoning = True
 

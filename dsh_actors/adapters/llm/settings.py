@@ -17,7 +17,8 @@ class ModelFacts:
     """What is known about one model. Sizes are tokens; ``None`` is not known.
 
     ``default_output`` is sent as the output limit where nobody asked for another. ``efforts`` are
-    the reasoning efforts it takes, empty where it does not reason.
+    the reasoning efforts it takes, empty where it does not reason. ``input_modalities`` are ``text``
+    and ``image``.
     """
 
     id: str
@@ -26,6 +27,7 @@ class ModelFacts:
     default_output: int | None = None
     efforts: tuple[str, ...] = ()
     default_effort: str | None = None
+    input_modalities: tuple[str, ...] = ("text",)
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,6 +163,8 @@ class AgentActor(BaseActor):
             len(state.inbox.pending("next-turn")),
             len(state.inbox.pending("next-step")),
             state.next_seq,
+            machine.requests.context(),
+            (state.request_context or {}).get("contextWindow"),
         )
 
 

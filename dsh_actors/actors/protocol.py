@@ -258,7 +258,7 @@ class ApprovalAnswered:
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
-    """``phase`` is the turn machine's; ``tool`` the call that runs now."""
+    """``phase`` is the turn machine's, ``tool`` the call that runs, ``context`` the tokens of a next request."""
 
     status: Literal["idle", "running"]
     phase: str
@@ -268,6 +268,8 @@ class AgentStatus:
     next_turn: int
     next_step: int
     next_seq: int
+    context: int | None = None
+    context_window: int | None = None
 
 
 # --- to the supervisor ------------------------------------------------------------------------

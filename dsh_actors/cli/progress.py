@@ -49,9 +49,9 @@ class Heartbeat:
 
 
 class Progress:
-    """Step, tool, tokens, cost and time on one line of standard error, gone when the run ends.
+    """Step, tool, tokens, share of the context window, cost and time, on one line of standard error.
 
-    It uses no escape codes: the line is overwritten by a carriage return and blanks. Where standard
+    It is gone when the run ends. It uses no escape codes: the line is overwritten by a carriage return and blanks. Where standard
     error is no terminal, each new step or tool gets a line of its own.
     """
 
@@ -87,6 +87,8 @@ class Progress:
         total = tokens.input + tokens.cache_read + tokens.cache_write + tokens.output
         seconds = int(time.monotonic() - self._started)
         parts = [f"step {fold.steps}", fold.tool or "model", f"{total:,} tokens"]
+        if fold.context is not None and fold.context_window is not None:
+            parts.append(f"context {100 * fold.context // fold.context_window}%")
         if fold.cost is not None:
             parts.append(f"cost {fold.cost:.4f}")
         return " | ".join([*parts, f"{seconds // 60}:{seconds % 60:02d}"])

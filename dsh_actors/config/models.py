@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from dsh_actors.config.prices import rates_in
 from dsh_actors.config.tables import count_in, refuse_unknown, text_in, texts_in
 from dsh_actors.core.pricing import Rates
 from dsh_actors.errors import ConfigError
@@ -25,7 +24,7 @@ class ModelSettings:
     """A model as the catalogue and the configuration describe it. Sizes are tokens; None is not known.
 
     ``default_output`` is sent as the output limit where nobody asks for another. ``efforts`` are the
-    reasoning efforts it takes, empty where it does not reason. ``capabilities``: ``images`` is input of
+    reasoning efforts it takes, empty where it does not reason. ``capabilities``: ``image`` is input of
     images, ``tools`` calls of tools; other words are for people.
     """
 
@@ -41,7 +40,7 @@ class ModelSettings:
     @property
     def input_modalities(self) -> tuple[str, ...]:
         """What it reads; text alone where nothing else is known."""
-        return ("text", "image") if "images" in (self.capabilities or ()) else ("text",)
+        return ("text", "image") if "image" in (self.capabilities or ()) else ("text",)
 
 
 _KEYS = tuple(each.name for each in fields(ModelSettings))
@@ -55,11 +54,16 @@ def model_in(table: Any, where: str) -> ModelSettings:
     model = text_in(table, "id", where)
     if model is None:
         raise ConfigError(f"{where}: id is missing")
+    price = None
+    if "price" in table:
+        from dsh_actors.config.prices import rates_in  # a run that asks for no price needs none of it
+
+        price = rates_in(table["price"], f"{where}.price")
     settings = ModelSettings(
         model,
         count_in(table, "context_window", where),
         count_in(table, "max_output", where),
-        rates_in(table["price"], f"{where}.price") if "price" in table else None,
+        price,
         texts_in(table, "capabilities", where),
         count_in(table, "default_output", where),
         texts_in(table, "efforts", where),

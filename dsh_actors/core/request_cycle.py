@@ -6,10 +6,12 @@ beside the request.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from dsh_actors.core import turn_io as io
-from dsh_actors.core.chunks import CallConfig, Failure, Finish
+from dsh_actors.core.chunks import CallConfig, Failure, Finish, Usage
 from dsh_actors.core.ids import derived_message_id
 from dsh_actors.core.messages import (
     Block,
@@ -26,6 +28,9 @@ from dsh_actors.core.stream import BlockAssembler
 from dsh_actors.core.text import JsonObject
 from dsh_actors.core.turn_env import Phase, TurnSink
 
+if TYPE_CHECKING:  # a conversation whose model has no known window measures nothing
+    from dsh_actors.core.tokens import Measurement, TokenMeter
+
 __all__ = ["RequestCycle"]
 
 _NUDGE = "Your last reply was empty. Go on: call a tool, or give your final answer as text."
@@ -37,6 +42,7 @@ class _Attempt:
     model: str
     request: ModelRequest
     began: int
+    measured: Measurement | None
     assembler: BlockAssembler = field(default_factory=BlockAssembler)
     chunk_seqs: list[int] = field(default_factory=list)
     failure: Failure | None = None
@@ -64,6 +70,7 @@ class RequestCycle:
         self._digest = RequestDigest()
         self._sent: RequestHeader | None = None
         self._logged: RequestHeader | None = None
+        self._meter: TokenMeter | None = None
 
     def begin_step(
         self, number: int, system: str | None, tools: tuple[ToolSchema, ...], *, series: bool
@@ -99,19 +106,40 @@ class RequestCycle:
 
     def on_call(self, ready: io.CallReady) -> None:
         turn, config = self._turn, ready.config
-        header = self._log_header(
-            RequestHeader(config, ready.adapter_defaults, self._step.system or None, self._step.tools)
-        )
+        messages = turn.state.surface.messages()
+        wanted = RequestHeader(config, ready.adapter_defaults, self._step.system or None, self._step.tools)
+        measured = None
+        if ready.context_window is not None and "maxTokens" in ready.adapter_defaults:
+            measured = self.measure(wanted, messages)
+            wanted = _fitted(wanted, ready.context_window, measured.tokens)
+        header = self._log_header(wanted)
         context: JsonObject = {"provider": config.provider, "model": config.model}
         if ready.context_window is not None:
             context["contextWindow"] = ready.context_window
         if context != turn.state.request_context:
             turn.emit("request/context", context)
-        request = ModelRequest(header, turn.state.surface.messages(), turn.state.header.id)
+        request = ModelRequest(header, messages, turn.state.header.id)
         proof = {"digest": self._digest.update(request), "messages": len(request.messages)}
         sent = turn.emit("request/digest", turn.place | proof, ignorable=True)
-        self._attempt = _Attempt(config.provider, config.model, request, sent.time)
+        self._attempt = _Attempt(config.provider, config.model, request, sent.time, measured)
         turn.start(Phase.FLUSHING, io.Flush)
+
+    def measure(self, header: RequestHeader, messages: Sequence[Message]) -> Measurement:
+        """What a request with these parts holds. Costs what was added since it was asked last."""
+        if self._meter is None:
+            from dsh_actors.core.tokens import TokenMeter
+
+            self._meter, state = TokenMeter(), self._turn.state
+            if state.request_header is not None:
+                self._meter.recall(state.request_header, state.surface.nodes, messages)
+        return self._meter.measure(ModelRequest(header, messages))
+
+    def context(self) -> int | None:
+        """The tokens that the next request would hold now; None before the first."""
+        state = self._turn.state
+        if state.request_header is None:
+            return None
+        return self.measure(self._sent or state.request_header, state.surface.messages()).tokens
 
     def _log_header(self, header: RequestHeader) -> RequestHeader:
         """Log the header if it is the first, or changed; returns the object sent before where it is equal."""
@@ -196,14 +224,32 @@ class RequestCycle:
         if interrupted:
             data["interrupted"] = True
         turn.emit("assistant/message", data, surface="append", sources=tuple(attempt.chunk_seqs))
+        if usage is not None and attempt.measured is not None and self._meter is not None:
+            self._meter.anchor(attempt.request.header, attempt.measured.estimated, usage)
         self.drop()
 
     def _bill(self, attempt: _Attempt) -> None:
-        """Count the cost of an attempt once, whatever became of it."""
+        """Count the cost of an attempt once, whatever became of it.
+
+        One that the provider did not count is estimated for a limit on the cost, which must hold.
+        """
         usage, env = attempt.assembler.usage, self._turn.env
+        if usage is None and env.watch.limits.max_cost is not None:
+            usage = self._estimated_usage(attempt)
         if usage is not None and not attempt.billed:
             attempt.billed = True
             env.watch.spend(env.cost_of(f"{attempt.provider}/{attempt.model}", usage, attempt.began))
+
+    def _estimated_usage(self, attempt: _Attempt) -> Usage | None:
+        """What an attempt took by estimate; None for one that brought nothing."""
+        from dsh_actors.core.tokens import reply_usage
+
+        assembler = attempt.assembler
+        is_whole = assembler.finish is not None and assembler.finish.kind not in ("error", "aborted")
+        blocks = assembler.blocks() if is_whole else assembler.interrupted_blocks()
+        if not blocks and not is_whole:
+            return None
+        return reply_usage(self.measure(attempt.request.header, attempt.request.messages).tokens, blocks)
 
     # --- failure and retry -------------------------------------------------------------------
 
@@ -257,3 +303,14 @@ class RequestCycle:
         data = {"retryId": step.retry_id, **self._turn.place, "retry": step.retries}
         self._turn.emit("llm/retry-started", data)
         self._prepare()
+
+
+def _fitted(header: RequestHeader, window: int, prompt: int) -> RequestHeader:
+    """The header with a default output limit that the window has room for beside the prompt."""
+    from dsh_actors.core.tokens import fitting_output
+
+    wanted = header.config.max_tokens
+    if wanted is None:
+        return header
+    limit = fitting_output(window, prompt, wanted)
+    return header if limit == wanted else replace(header, config=replace(header.config, max_tokens=limit))

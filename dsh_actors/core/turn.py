@@ -52,7 +52,7 @@ class TurnMachine:
         self._now = 0
         self._events: list[Event] = []
         self._effects: list[io.Effect] = []
-        self._requests = RequestCycle(self)
+        self.requests = RequestCycle(self)
         self._batch: ToolBatch | None = None
         self._prompt: io.PromptReady | None = None
         self._claimed: tuple[Message, ...] = ()
@@ -101,21 +101,21 @@ class TurnMachine:
         """A reply to the work of the present phase; others belong to an attempt that is over."""
         match message:
             case io.Chunks():
-                self._requests.on_chunks(message)
+                self.requests.on_chunks(message)
             case io.Flushed():
-                self._requests.on_flushed(message)
+                self.requests.on_flushed(message)
             case io.PromptReady():
                 self._on_prompt(message)
             case io.PreStepDecided():
                 self._on_decision(message.decision)
             case io.CallReady():
-                self._requests.on_call(message)
+                self.requests.on_call(message)
             case io.WorkFailed():
                 self.fail(message.failure)
             case io.ErrorDecided():
-                self._requests.on_error_decided(message)
+                self.requests.on_error_decided(message)
             case io.TimerFired():
-                self._requests.on_timer()
+                self.requests.on_timer()
             case io.StoppingDone():
                 self._after_stopping()
             case io.EndMaintenance():
@@ -289,7 +289,7 @@ class TurnMachine:
             self.emit("step/start", {"turn": self.state.last_turn, "step": self._steps_in_turn})
             for message in decision.messages:
                 self.log_user_message(message)
-            self._requests.begin_step(
+            self.requests.begin_step(
                 self._steps_in_turn, prompt.system, prompt.tools, series=decision.series
             )
 
@@ -357,7 +357,7 @@ class TurnMachine:
             self.emit("step/end", self.place)
         self.emit("turn/end", {"turn": self.state.last_turn, "reason": reason})
         self.do(io.Flush(None))
-        self._requests.drop()
+        self.requests.drop()
         self._batch, self._prompt, self._claimed = None, None, ()
         may_go_on = drive_on and self.env.watch.before_step(self.state.counters, LoopGuard()) is None
         if may_go_on and self.state.inbox.has_pending():
@@ -396,5 +396,5 @@ class TurnMachine:
         if self.ticket is not None:
             self.do(io.CancelWork(self.ticket, cause))
         if self.phase is Phase.STREAMING:
-            self._requests.log_interrupted()
+            self.requests.log_interrupted()
         self._end_turn(reason)

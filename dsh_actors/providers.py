@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from dsh_actors.config import Config, ProviderSettings
 from dsh_actors.ports import LlmProvider
 
-__all__ = ["LazyProviders"]
+if TYPE_CHECKING:
+    from dsh_actors.adapters.llm.settings import ProviderConfig
+
+__all__ = ["LazyProviders", "provider_config"]
 
 
 class LazyProviders(Mapping[str, LlmProvider]):
@@ -37,23 +41,26 @@ class LazyProviders(Mapping[str, LlmProvider]):
             from dsh_actors.testing.scripted import ScriptedProvider
 
             return ScriptedProvider()
-        from dsh_actors.adapters.llm.model_facts import facts_of
         from dsh_actors.adapters.llm.registry import build_provider
-        from dsh_actors.adapters.llm.settings import ProviderConfig
 
-        model = self._config.model
-        facts = tuple(map(facts_of, self._config.models(settings.name)))
-        return build_provider(
-            ProviderConfig(
-                name=settings.name,
-                type=settings.type,
-                base_url=settings.base_url or "",
-                api_key=self._config.api_key(settings.name),
-                api_key_env=settings.api_key_env,
-                models=facts or None,
-                builtin_url=settings.builtin_url,
-                connect_timeout_s=model.connect_timeout_s,
-                first_event_timeout_s=model.first_event_timeout_s,
-                idle_timeout_s=model.idle_timeout_s,
-            )
-        )
+        return build_provider(provider_config(self._config, settings))
+
+
+def provider_config(config: Config, settings: ProviderSettings) -> ProviderConfig:
+    """What an adapter is built from. Raises `ConfigError` for settings that cannot be used."""
+    from dsh_actors.adapters.llm.model_facts import facts_of
+    from dsh_actors.adapters.llm.settings import ProviderConfig
+
+    model = config.model
+    return ProviderConfig(
+        name=settings.name,
+        type=settings.type,
+        base_url=settings.base_url or "",
+        api_key=config.api_key(settings.name),
+        api_key_env=settings.api_key_env,
+        models=tuple(map(facts_of, config.models(settings.name))) or None,
+        builtin_url=settings.builtin_url,
+        connect_timeout_s=model.connect_timeout_s,
+        first_event_timeout_s=model.first_event_timeout_s,
+        idle_timeout_s=model.idle_timeout_s,
+    )

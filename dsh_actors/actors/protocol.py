@@ -258,7 +258,7 @@ class ApprovalAnswered:
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
-    """``phase`` is the turn machine's, ``tool`` the call that runs, ``context`` the tokens of a next request."""
+    """``phase`` is the turn machine's, ``tool`` the running call, ``context`` the next request's tokens."""
 
     status: Literal["idle", "running"]
     phase: str

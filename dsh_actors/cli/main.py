@@ -19,6 +19,7 @@ __all__ = ["main"]
 COMMANDS = {
     "run": "dsh_actors.cli.run",
     "session": "dsh_actors.cli.session",
+    "models": "dsh_actors.cli.models_cmd",
     "config": "dsh_actors.cli.config_cmd",
     "doctor": "dsh_actors.cli.doctor",
     "help": "dsh_actors.cli.help_cmd",

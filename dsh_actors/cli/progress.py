@@ -51,8 +51,8 @@ class Heartbeat:
 class Progress:
     """Step, tool, tokens, share of the context window, cost and time, on one line of standard error.
 
-    It is gone when the run ends. It uses no escape codes: the line is overwritten by a carriage return and blanks. Where standard
-    error is no terminal, each new step or tool gets a line of its own.
+    It is gone when the run ends. It uses no escape codes: the line is overwritten by a carriage return
+    and blanks. Where standard error is no terminal, each new step or tool gets a line of its own.
     """
 
     def __init__(self, output: RunOutput, fold: OutcomeFold, arguments: RunArguments, started: float) -> None:

@@ -107,8 +107,12 @@ class Tariff:
 
     def at(self, time_ms: int) -> Price | None:
         """The price of a request that is sent at this time; None outside all periods."""
-        found = (period.at(time_ms) for period in self.periods)
-        return next((price for price in found if price is not None), None)
+        period = self.period_at(time_ms)
+        return None if period is None else period.at(time_ms)
+
+    def period_at(self, time_ms: int) -> Period | None:
+        """The period in force at this time."""
+        return next((period for period in self.periods if period.at(time_ms) is not None), None)
 
 
 class Bill:

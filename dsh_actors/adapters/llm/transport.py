@@ -102,16 +102,18 @@ class _Adapter(HTTPAdapter):
 
 
 class Transport:
-    """Posts to one URL. The proxy and certificate settings of the environment are read once.
+    """Sends to one URL. The proxy and certificate settings of the environment are read once.
 
     Precedence for certificates: REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE, SSL_CERT_FILE, the bundled roots.
     """
 
-    def __init__(self, config: ProviderConfig, url: str, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self, config: ProviderConfig, url: str, headers: Mapping[str, str], method: str = "POST"
+    ) -> None:
         self._config = config
         self._adapter = _Adapter(pool_connections=8, pool_maxsize=POOL_SIZE)
         session = requests.Session()
-        self._template = requests.Request("POST", url, headers=dict(headers)).prepare()
+        self._template = requests.Request(method, url, headers=dict(headers)).prepare()
         settings = session.merge_environment_settings(self._template.url, {}, True, None, None)
         bundle = os.environ.get("SSL_CERT_FILE")
         if settings["verify"] is True and bundle and os.path.isfile(bundle):

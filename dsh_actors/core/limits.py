@@ -38,6 +38,9 @@ class LimitWatch:
         for kind, limit, used in checks:
             if limit is not None and used is not None and used >= limit:
                 return {"kind": kind, "value": limit}
+        if limits.max_cost is not None and self.cost is None:
+            # A limit that can no longer be watched is kept by stopping.
+            return {"kind": "max_cost", "value": limits.max_cost}
         return None
 
     def before_call(self, counters: Counters, guard: LoopGuard) -> JsonObject | None:

@@ -307,6 +307,8 @@ class OutcomeFold:
             return facts.reason, facts.message or facts.reason
         end = self._end or {"kind": "none"}
         if self._limit is not None:
+            if self._limit["kind"] == "max_cost" and self.cost is None:
+                return "max_cost", "--max-cost cannot be kept any more: the cost so far is not known"
             return self._limit["kind"], _limit_text(self._limit)
         match end["kind"]:
             case "completed":

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from dsh_actors import errors
 from dsh_actors.core.events import Event
 from dsh_actors.core.exit_codes import EXIT_CODES, EXIT_TABLE, exit_code_of, reason_of_error
-from dsh_actors.core.outcome import Circumstances, OutcomeFold, Price, RunEnd, error_line
+from dsh_actors.core.outcome import Circumstances, OutcomeFold, RunEnd, error_line
+from dsh_actors.core.pricing import PeakHours, Period, Price, PriceOf, Tariff, Tokens
 
 
 def text(value: str) -> dict[str, Any]:
@@ -264,6 +265,97 @@ def test_an_unknown_price_is_no_price() -> None:
     facts = (TURN, STEP, HEADER, reply(text("ok"), usage=USAGE), STEP_END, ended("completed"))
     assert run(*facts).cost is None
     assert run(*facts, price=Price(1.0, 1.0)).cost is not None
+
+
+def fold_of(price_of: PriceOf, *facts: tuple[str, int, dict[str, Any]]) -> OutcomeFold:
+    """The fold of facts with a time each."""
+    fold = OutcomeFold(price_of)
+    for seq, (kind, time, data) in enumerate(facts):
+        fold.apply(Event(kind, seq, time, data))
+    return fold
+
+
+def reply_of(model: str, usage: dict[str, int] | None = USAGE) -> dict[str, Any]:
+    _, data = reply(text("ok"), **({"usage": usage} if usage else {}))
+    data["message"]["source"] |= {"provider": "p", "model": model}
+    return data
+
+
+PRICES = {
+    "p/m": Price(1.0, 0.0, 0.0),
+    "p/euro": Price(1.0, 0.0, 0.0, currency="EUR"),
+    "p/peak": Tariff((Period(Price(1.0, 0.0), Price(2.0, 0.0), PeakHours(((60, 120),))),)),
+}
+BEGIN = (("turn/start", 0, {"turn": 1}), ("step/start", 0, {}))
+
+
+def test_an_agent_that_goes_on_has_a_cost_though_its_model_is_not_logged_again() -> None:
+    # The header is in the log already: only the reply says whose it is; a failed attempt came before.
+    chunk = {"chunk": {"type": "usage", "usage": USAGE}}
+    fold = fold_of(PRICES.get, *BEGIN, ("assistant/chunk", 1, chunk), ("llm/retry", 2, {}))
+    assert fold.cost is None
+    fold.apply(Event("assistant/message", 9, 3, reply_of("m")))
+    assert fold.cost == pytest.approx(20 / 1e6)
+
+
+def test_a_reply_without_a_count_of_tokens_has_no_known_cost() -> None:
+    assert fold_of(PRICES.get, *BEGIN, ("assistant/message", 1, reply_of("m", None))).cost is None
+
+
+def test_two_currencies_are_no_sum() -> None:
+    facts = [("assistant/message", 1, reply_of(model)) for model in ("m", "euro")]
+    assert fold_of(PRICES.get, *BEGIN, facts[0]).cost is not None
+    assert fold_of(PRICES.get, *BEGIN, facts[1]).currency == "EUR"
+    assert fold_of(PRICES.get, *BEGIN, *facts).cost is None
+
+
+def test_the_price_is_that_of_the_hour_in_which_the_request_began() -> None:
+    hour = 3_600_000
+    usage = {"inputTokens": 1_000_000, "outputTokens": 0}
+    for began, cost in ((hour - 1, 1.0), (hour, 2.0), (2 * hour, 1.0)):
+        for kind in ("step/start", "request/digest", "llm/retry-started"):
+            later = ("assistant/message", 5 * hour, reply_of("peak", usage))
+            assert fold_of(PRICES.get, *BEGIN, (kind, began, {}), later).cost == cost, kind
+
+
+def test_what_sub_agents_used_stands_beside_the_own_and_is_in_the_cost() -> None:
+    fold = fold_of(PRICES.get, *BEGIN, ("assistant/message", 1, reply_of("m")))
+    fold.add_child(Tokens(5, 4, 3, 2, 1), 0.25, "USD")
+    fold.add_child(Tokens(1), 0.0, None)
+    end = fold.end(Circumstances())
+    assert end.usage["children"] == {
+        "input": 6,
+        "cache_read": 4,
+        "cache_write": 3,
+        "output": 2,
+        "reasoning": 1,
+    }
+    assert end.usage["own"]["input"] == 10
+    assert end.cost == pytest.approx(0.25 + 10 / 1e6)
+    fold.add_child(Tokens(), None, None)
+    assert fold.cost is None
+
+
+def test_the_context_is_what_the_newest_request_and_its_reply_hold() -> None:
+    window = ("request/context", 0, {"provider": "p", "model": "m", "contextWindow": 1000})
+    fold = fold_of(PRICES.get, *BEGIN, window)
+    assert (fold.context, fold.context_window) == (None, 1000)
+    fold.apply(Event("assistant/message", 9, 1, reply_of("m")))
+    assert fold.context == 115
+    fold.apply(Event("assistant/message", 10, 1, reply_of("m", {"inputTokens": 7, "outputTokens": 1})))
+    fold.apply(Event("request/context", 11, 1, {"provider": "p", "model": "other"}))
+    assert (fold.context, fold.context_window) == (8, None)
+
+
+def test_a_limit_on_a_cost_that_is_not_known_says_so() -> None:
+    limit = ("limit/reached", {"turn": 1, "kind": "max_cost", "value": 3})
+    end = run(TURN, STEP, HEADER, reply(text("x"), usage=USAGE), STEP_END, limit, ended("completed"))
+    assert (end.exit_code, end.reason) == (4, "max_cost") and "not known" in end.message
+    price = Price(1.0, 1.0)
+    end = run(
+        TURN, STEP, HEADER, reply(text("x"), usage=USAGE), STEP_END, limit, ended("completed"), price=price
+    )
+    assert end.message == "--max-cost 3 reached"
 
 
 def test_the_reason_from_outside_wins() -> None:

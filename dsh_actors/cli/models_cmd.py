@@ -13,7 +13,7 @@ from dsh_actors.cli.failures import one_line
 from dsh_actors.cli.options import working_directory
 from dsh_actors.cli.render import json_line
 from dsh_actors.config import Config, ProviderSettings, load_config, nearest
-from dsh_actors.config.models import ModelSettings, catalogue_date, merged
+from dsh_actors.config.models import ModelSettings, catalogue, catalogue_date, merged
 from dsh_actors.core.pricing import PeakHours, Price, Rates, Tariff
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import ProviderError, UsageError
@@ -72,13 +72,15 @@ def _rows(config: Config, name: str, models: Sequence[ModelSettings]) -> Iterato
     key = _key(config, config.providers[name])
     default_provider, _, default = config.agent.model.partition("/")
     default = default if default_provider == name else ""
-    date = catalogue_date(config.providers[name].type)
+    kind = config.providers[name].type
+    catalogued = {(known.id, known.price) for known in catalogue(kind) if known.price is not None}
     known: list[ModelSettings | None] = list(models)
     if default and all(model.id != default for model in models):
         known.append(ModelSettings(default))
     for model in known or [None]:
         is_default = model is not None and model.id == default
-        yield Row(name, model, key, is_default, date if model is not None and model.price else None)
+        is_from_catalogue = model is not None and (model.id, model.price) in catalogued
+        yield Row(name, model, key, is_default, catalogue_date(kind) if is_from_catalogue else None)
 
 
 def _key(config: Config, settings: ProviderSettings) -> str:

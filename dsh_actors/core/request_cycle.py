@@ -111,7 +111,7 @@ class RequestCycle:
         measured = None
         if ready.context_window is not None and "maxTokens" in ready.adapter_defaults:
             measured = self.measure(wanted, messages)
-            wanted = _fitted(wanted, ready.context_window, measured.tokens)
+            wanted = _fitted(wanted, ready.context_window, measured)
         header = self._log_header(wanted)
         context: JsonObject = {"provider": config.provider, "model": config.model}
         if ready.context_window is not None:
@@ -305,7 +305,7 @@ class RequestCycle:
         self._prepare()
 
 
-def _fitted(header: RequestHeader, window: int, prompt: int) -> RequestHeader:
+def _fitted(header: RequestHeader, window: int, prompt: Measurement) -> RequestHeader:
     """The header with a default output limit that the window has room for beside the prompt."""
     from dsh_actors.core.tokens import fitting_output
 

@@ -51,8 +51,8 @@ _WIDE = re.compile(
 MIN_OUTPUT = 1_024
 """The smallest output limit that a default is cut to: with less room the provider has the word."""
 
-_MARGIN = 20
-"""One part in so many of a prompt is kept free, for what an estimate misses."""
+_MARGIN = 3
+"""One part in so many of what is estimated is kept free: JSON and code are up to a third more tokens."""
 
 
 def text_tokens(text: str) -> int:
@@ -108,11 +108,12 @@ def _json(value: object) -> str:
 class Measurement:
     """Tokens of a request, reply and output limit aside; ``estimated`` without any count.
 
-    ``is_anchored``: ``tokens`` is a count of the provider, and an estimate of what came since.
+    ``uncounted`` of them are an estimate: all, or where ``is_anchored`` what came since the provider's count.
     """
 
     tokens: int
     estimated: int
+    uncounted: int
     is_anchored: bool
 
 
@@ -159,8 +160,9 @@ class TokenMeter:
         estimated = self.breakdown(request).total
         anchor = self._anchor
         if anchor is None or not _same_envelope(anchor.header, request.header):
-            return Measurement(estimated, estimated, False)
-        return Measurement(max(0, anchor.counted + estimated - anchor.estimated), estimated, True)
+            return Measurement(estimated, estimated, estimated, False)
+        since = estimated - anchor.estimated
+        return Measurement(max(0, anchor.counted + since), estimated, max(0, since), True)
 
     def breakdown(self, request: ModelRequest) -> Breakdown:
         """The estimate of each part of the request."""
@@ -223,12 +225,12 @@ def _same_envelope(one: RequestHeader, other: RequestHeader) -> bool:
     )
 
 
-def fitting_output(window: int, prompt: int, wanted: int) -> int:
+def fitting_output(window: int, prompt: Measurement, wanted: int) -> int:
     """The output limit that leaves room for the prompt: ``wanted``, else a half, a quarter, … of it.
 
     It shrinks in halves so that it rarely changes from request to request, and not below `MIN_OUTPUT`.
     """
-    room = window - prompt - prompt // _MARGIN
+    room = window - prompt.tokens - prompt.uncounted // _MARGIN
     while wanted > room and wanted > MIN_OUTPUT:
         wanted = max(MIN_OUTPUT, wanted // 2)
     return wanted

@@ -53,7 +53,7 @@ def test_a_default_limit_shrinks_as_the_window_fills_and_is_logged_as_it_is_sent
     assert driver.headers() == [("initial", 8_000), ("change", 4_000)]
     logged = driver.machine.state.request_header
     assert (logged.config.max_tokens, logged.adapter_defaults) == (4_000, {"maxTokens"})
-    talk(driver, "word" * 4_000)
+    talk(driver, "word" * 1_500)
     assert driver.headers()[-1] == ("change", 2_000)
 
 

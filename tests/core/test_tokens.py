@@ -109,7 +109,7 @@ def test_an_image_is_estimated_by_its_size_and_not_by_its_description(
 def test_a_request_is_its_system_prompt_its_tools_and_its_messages() -> None:
     request = ModelRequest(HEADER, [words(20), words(30)])
     meter = TokenMeter()
-    assert meter.measure(request) == Measurement(FIXED + 50, FIXED + 50, False)
+    assert meter.measure(request) == Measurement(FIXED + 50, FIXED + 50, FIXED + 50, False)
     assert meter.breakdown(request) == Breakdown(6, FIXED - 6, 50)
     bare = ModelRequest(RequestHeader(CallConfig("p", "m")), [])
     assert meter.measure(bare).tokens == 0
@@ -151,7 +151,7 @@ def test_a_count_is_reused_and_only_what_came_since_is_estimated() -> None:
     history = [words(100)]
     meter = anchored(Usage(200, 50, 300, 400, 10), history)
     later = ModelRequest(HEADER, [*history, words(40), words(10)])
-    assert meter.measure(later) == Measurement(900 + 50, FIXED + 150, True)
+    assert meter.measure(later) == Measurement(900 + 50, FIXED + 150, 50, True)
     assert meter.measure(ModelRequest(HEADER, list(history))).tokens == 900
     # A history that became shorter counts less, and never less than nothing.
     assert meter.measure(ModelRequest(HEADER, [])).tokens == 800
@@ -172,12 +172,13 @@ def test_a_count_holds_for_its_own_envelope_only(header: RequestHeader) -> None:
     meter = anchored(Usage(5_000, 0), [words(100)])
     assert not meter.measure(ModelRequest(header, [words(100)])).is_anchored
     same = replace(HEADER, config=CallConfig("p", "m", "high", 0.5, 7, ("x",)))
-    assert meter.measure(ModelRequest(same, [words(100)])) == Measurement(5_000, FIXED + 100, True)
+    assert meter.measure(ModelRequest(same, [words(100)])) == Measurement(5_000, FIXED + 100, 0, True)
 
 
 def test_a_count_below_the_estimate_is_not_believed() -> None:
     meter = anchored(Usage(60, 10), [words(100)])
-    assert meter.measure(ModelRequest(HEADER, [words(100)])) == Measurement(FIXED + 100, FIXED + 100, False)
+    whole = FIXED + 100
+    assert meter.measure(ModelRequest(HEADER, [words(100)])) == Measurement(whole, whole, whole, False)
     assert anchored(Usage(FIXED, 100), [words(100)]).measure(ModelRequest(HEADER, [])).is_anchored
 
 
@@ -220,7 +221,7 @@ USAGE = {"inputTokens": 700, "outputTokens": 90, "cacheReadTokens": 200}
 
 def test_a_resumed_session_goes_on_from_the_newest_count_in_its_log() -> None:
     log = (user(0, "hi"), reply(1, {"inputTokens": 5_000, "outputTokens": 1}), user(2, "go"), reply(3, USAGE))
-    assert recalled(*log) == Measurement(900 + 108, FIXED + 2 * 108 + 2 * 9, True)
+    assert recalled(*log) == Measurement(900 + 108, FIXED + 2 * 108 + 2 * 9, 108, True)
     live = TokenMeter()
     surface = Surface()
     for event in log[:3]:
@@ -249,21 +250,32 @@ def test_a_count_of_a_history_that_was_replaced_since_is_none() -> None:
 # --- what is made of it -----------------------------------------------------------------------
 
 
+def counted(tokens_: int, uncounted: int = 0) -> Measurement:
+    return Measurement(tokens_, tokens_, uncounted, True)
+
+
 def test_an_output_limit_shrinks_in_halves_until_it_fits() -> None:
-    assert fitting_output(1_048_576, 0, 256_000) == 256_000
-    assert fitting_output(1_048_576, 700_000, 256_000) == 256_000
-    assert fitting_output(1_048_576, 800_000, 256_000) == 128_000
-    assert fitting_output(1_048_576, 990_000, 256_000) == 8_000
-    assert fitting_output(1_000, 5_000, 256_000) == MIN_OUTPUT
-    assert fitting_output(1_000, 5_000, 10) == 10
+    assert fitting_output(1_048_576, counted(0), 256_000) == 256_000
+    assert fitting_output(1_048_576, counted(792_576), 256_000) == 256_000
+    assert fitting_output(1_048_576, counted(792_577), 256_000) == 128_000
+    assert fitting_output(1_048_576, counted(1_040_000), 256_000) == 8_000
+    assert fitting_output(1_000, counted(5_000), 256_000) == MIN_OUTPUT
+    assert fitting_output(1_000, counted(5_000), 10) == 10
+
+
+def test_what_is_only_estimated_gets_a_third_more_room() -> None:
+    assert fitting_output(10_000, counted(6_000, 0), 4_000) == 4_000
+    assert fitting_output(10_000, counted(6_000, 3), 4_000) == 2_000
+    assert fitting_output(10_000, counted(6_000, 6_000), 4_000) == 2_000
+    assert fitting_output(10_000, counted(6_001, 6_001), 4_000) == MIN_OUTPUT
 
 
 @given(st.integers(2_000, 2_000_000), st.integers(0, 2_000_000), st.integers(1, 400_000))
 def test_a_fitted_limit_leaves_room_for_the_prompt(window: int, prompt: int, wanted: int) -> None:
-    limit = fitting_output(window, prompt, wanted)
+    limit = fitting_output(window, counted(prompt), wanted)
     assert 1 <= limit <= wanted
     assert limit <= MIN_OUTPUT or limit + prompt <= window
-    assert fitting_output(window, prompt + 1, wanted) <= limit
+    assert fitting_output(window, counted(prompt + 1), wanted) <= limit
 
 
 def test_a_reply_without_a_count_is_estimated_whole() -> None:

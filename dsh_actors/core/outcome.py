@@ -160,8 +160,8 @@ class OutcomeFold:
     def cost(self) -> float | None:
         """The cost so far with that of sub-agents, None where a part of it is not known.
 
-        It is not known where a price is not, where a reply came without a count of tokens, and where
-        models are paid in different currencies.
+        It is not known where a price is not, where a whole reply came without a count of tokens, and
+        where models are paid in different currencies.
         """
         return None if self._rates is None or self._unpriced else self._bill.total
 
@@ -226,13 +226,14 @@ class OutcomeFold:
                 self._end = data["reason"]
 
     def _fold_reply(self, data: JsonObject) -> None:
-        usage, source = data.get("usage"), data["message"]["source"]
+        usage, source = data.get("usage"), data["message"].get("source", {})
         self._unbilled = Usage.from_json(usage) if usage else self._unbilled
-        if "provider" in source and "model" in source:
+        if self._model is None and "provider" in source and "model" in source:
+            # An agent that goes on does not log again which model it calls.
             self._set_model(source["provider"], source["model"])
-        if self._unbilled is None:
+        if self._unbilled is None and not data.get("interrupted"):
             self._bill.add(None, None)
-        else:
+        elif self._unbilled is not None:
             self.context = self._unbilled.total
         self._settle()
         blocks = data["message"]["content"]
@@ -258,7 +259,6 @@ class OutcomeFold:
             self._unpriced.append((self._unbilled, self._request_at))
             self._unbilled = None
         if self._unpriced and self._model is not None:
-            # An agent that goes on does not log again which model it calls; its reply tells.
             for usage, time in self._unpriced:
                 self._bill.charge(usage, self._rates, time)
             self._unpriced.clear()

@@ -143,8 +143,8 @@ class StatsFold:
             self._model = f"{source['provider']}/{source['model']}"
         usage = Usage.from_json(data["usage"]) if data.get("usage") else None
         self._unbilled = usage or self._unbilled
-        if self._unbilled is None:
-            self.stats.bill.add(None, None)  # a reply without a count of tokens
+        if self._unbilled is None and not data.get("interrupted"):
+            self.stats.bill.add(None, None)  # a whole reply that nobody counted
         self._bill()
         if self._step_start is None:
             return  # the reply of this step was counted, or no step is open

@@ -103,7 +103,8 @@ def rich_log() -> list[Event]:
     log = LogBuilder().add("session/title", {"title": "Mend the discount"}).open_turn()
     _first_step(log)
     _second_step(log)
-    log.open_step().reply({"type": "text", "text": "The discount is **mended**."}).close_step().close_turn()
+    mended = {"type": "text", "text": "The discount is **mended**."}
+    log.open_step().reply(mended, usage={"inputTokens": 0, "outputTokens": 0}).close_step().close_turn()
     log.wait(5_000).open_turn().open_step().user("And the cart?")
     log.wait(40).reply({"type": "text", "text": "The cart"}, interrupted=True).close_step()
     log.add("limit/reached", {"kind": "max_steps", "value": 4}, ignorable=True)

@@ -299,13 +299,20 @@ def test_an_agent_that_goes_on_has_a_cost_though_its_model_is_not_logged_again()
 
 
 def test_a_reply_without_a_count_of_tokens_has_no_known_cost() -> None:
-    assert fold_of(PRICES.get, *BEGIN, ("assistant/message", 1, reply_of("m", None))).cost is None
+    counted, uncounted = ("assistant/message", 1, reply_of("m")), reply_of("m", None)
+    assert fold_of(PRICES.get, *BEGIN, counted, ("assistant/message", 2, uncounted)).cost is None
+    cut = ("assistant/message", 2, uncounted | {"interrupted": True})
+    assert fold_of(PRICES.get, *BEGIN, counted, cut).cost is not None
 
 
 def test_two_currencies_are_no_sum() -> None:
-    facts = [("assistant/message", 1, reply_of(model)) for model in ("m", "euro")]
-    assert fold_of(PRICES.get, *BEGIN, facts[0]).cost is not None
-    assert fold_of(PRICES.get, *BEGIN, facts[1]).currency == "EUR"
+    facts = []
+    for model in ("m", "euro"):
+        config = {"provider": "p", "model": model}
+        facts.append(("request/header", 1, {"header": {"config": config}}))
+        facts.append(("assistant/message", 1, reply_of(model)))
+    assert fold_of(PRICES.get, *BEGIN, *facts[:2]).cost is not None
+    assert fold_of(PRICES.get, *BEGIN, *facts[2:]).currency == "EUR"
     assert fold_of(PRICES.get, *BEGIN, *facts).cost is None
 
 

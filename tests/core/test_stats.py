@@ -144,6 +144,8 @@ def test_the_cost_is_known_where_every_price_is() -> None:
 
 def test_a_reply_without_a_count_of_tokens_makes_the_cost_unknown() -> None:
     assert stats_of(("assistant/message", 0, reply(USAGE)), ("assistant/message", 9, reply())).cost is None
+    cut = reply() | {"interrupted": True}
+    assert stats_of(("assistant/message", 0, reply(USAGE)), ("assistant/message", 9, cut)).cost is not None
 
 
 def test_the_price_is_that_of_the_time_at_which_the_request_began() -> None:

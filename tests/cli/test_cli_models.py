@@ -200,6 +200,19 @@ def test_a_limit_on_the_cost_works_with_the_catalogue(dsh: Dsh) -> None:
     assert len(dsh.server.requests()) == 1
 
 
+def test_a_full_window_gets_a_smaller_output_limit_and_the_log_still_gives_every_request(dsh: Dsh) -> None:
+    full = {"prompt_tokens": 900_000, "completion_tokens": 10}
+    dsh.server.script(C("glob", {"pattern": "*"}, usage=full), T("done", usage=full))
+    assert dsh.call("run", "-m", FLASH, "--session-id", "s", "hello").code == 0
+    dsh.server.extend(T("again", usage=full))
+    # A new process finds the count in the log.
+    assert dsh.call("run", "--resume", "s", "more").code == 0
+    sent = [request.json["max_tokens"] for request in dsh.server.requests()]
+    assert sent == [256_000, 128_000, 128_000]
+    verified = dsh.call("session", "verify", "--requests", "s")
+    assert verified.code == 0, verified.err
+
+
 def test_where_the_price_is_not_known_the_cost_is_null_and_a_limit_on_it_refused(dsh: Dsh) -> None:
     dsh.server.script(T("done", usage=USAGE))
     result = dsh.call("run", "-m", "deepseek/of-our-own", "--json", "hello")

@@ -24,7 +24,7 @@ from dsh_actors.ports import CancelToken, Clock, LlmProvider
 from dsh_actors.runtime.actor import BaseActor
 from dsh_actors.runtime.ref import Ref
 from dsh_actors.runtime.tasks import Slots, Task, TaskEnd, start_task
-from dsh_actors.runtime.timers import Timer, after
+from dsh_actors.runtime.timers import Timer, after, when_waiting
 from dsh_actors.runtime.waiting import pause
 
 __all__ = ["GatewayState", "ModelGatewayActor", "Route", "StreamHold"]
@@ -97,10 +97,35 @@ class StreamHold:
             self._expired()
 
 
+class Outbox:
+    """Collects what a stream brings until its reader has to wait; the agent gets that in one message.
+
+    The agent could not run before then, so nothing comes later for it.
+    """
+
+    __slots__ = ("_chunks", "_reply", "_ticket")
+
+    def __init__(self, ticket: Ticket, reply: Callable[[io.Chunks], None]) -> None:
+        self._ticket = ticket
+        self._reply = reply
+        self._chunks: list[Chunk] = []
+
+    def put(self, chunks: Sequence[Chunk]) -> None:
+        if not self._chunks:
+            when_waiting(self.flush)
+        self._chunks += chunks
+
+    def flush(self) -> None:
+        if self._chunks:
+            chunks, self._chunks = tuple(self._chunks), []
+            self._reply(io.Chunks(self._ticket, chunks))
+
+
 @dataclass(eq=False, slots=True)
 class RunningStream:
     hold: StreamHold
     redaction: RedactingStream
+    outbox: Outbox
     task: Task | None = None
     guard: ChunkGuard = field(default_factory=ChunkGuard)
 
@@ -155,7 +180,9 @@ class ModelGatewayActor(BaseActor):
     def _open(self, message: p.OpenModelStream) -> None:
         key = (message.owner, message.ticket)
         hold = StreamHold(self._clock, lambda: stream.abort("timeout"))
-        stream = RunningStream(hold, RedactingStream(self._state.redactor))
+        stream = RunningStream(
+            hold, RedactingStream(self._state.redactor), Outbox(message.ticket, message.reply)
+        )
         self._state.streams[key] = stream
 
         def deliver(end: TaskEnd[None]) -> None:
@@ -165,8 +192,8 @@ class ModelGatewayActor(BaseActor):
             if not stream.guard.finished:
                 failure = _failure_of(end, stream.hold)
                 kind: FinishKind = "aborted" if failure.code == "ABORTED" else "error"
-                rest = stream.redaction.chunks((Finish(kind, failure),))
-                message.reply(io.Chunks(message.ticket, tuple(rest)))
+                stream.outbox.put(stream.redaction.chunks((Finish(kind, failure),)))
+            stream.outbox.flush()
 
         stream.task = start_task(
             lambda token: self._stream(message, stream, token),
@@ -189,9 +216,9 @@ class ModelGatewayActor(BaseActor):
                 taken = stream.guard.take(chunks)
                 if taken:
                     self._note_pause(route, taken[-1])
-                    shown = tuple(stream.redaction.chunks(taken))
+                    shown = stream.redaction.chunks(taken)
                     if shown:
-                        message.reply(io.Chunks(message.ticket, shown))
+                        stream.outbox.put(shown)
 
     def _open_source(
         self, route: Route, message: p.OpenModelStream, hold: StreamHold

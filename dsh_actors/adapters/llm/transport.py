@@ -31,6 +31,7 @@ from dsh_actors.adapters.llm.errors import clean_message
 from dsh_actors.adapters.llm.settings import ProviderConfig
 from dsh_actors.core.chunks import Failure
 from dsh_actors.ports import StreamControl
+from dsh_actors.runtime.waiting import is_readable
 
 __all__ = ["NETWORK_ERRORS", "Exchange", "Transport", "network_failure"]
 
@@ -68,6 +69,11 @@ class _Tracked:
             exchange.check()
         super().request(*args, **kwargs)  # type: ignore[misc]
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether nothing has come since the last response; what comes unasked is the end."""
+        return self.sock is not None and not is_readable(self.sock.fileno())
+
 
 class _Connection(_Tracked, HTTPConnection):
     pass
@@ -89,11 +95,19 @@ _POOLS = {"http": _Pool, "https": _SecurePool}
 
 
 class _Adapter(HTTPAdapter):
-    """A large pool that never blocks and never retries."""
+    """A large pool that never blocks and never retries. It is for one URL and one set of settings."""
+
+    _found: Any = None
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
         super().init_poolmanager(*args, **kwargs)
         self.poolmanager.pool_classes_by_scheme = _POOLS
+
+    def get_connection_with_tls_context(self, *args: Any, **kwargs: Any) -> Any:
+        # Finding it anew, by URL and settings, costs a tenth of sending the request.
+        if self._found is None:
+            self._found = super().get_connection_with_tls_context(*args, **kwargs)
+        return self._found
 
     def proxy_manager_for(self, *args: Any, **kwargs: Any) -> Any:
         manager = super().proxy_manager_for(*args, **kwargs)

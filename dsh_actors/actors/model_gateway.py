@@ -98,24 +98,31 @@ class StreamHold:
 
 
 class Outbox:
-    """Collects what a stream brings until its reader has to wait; the agent gets that in one message.
+    """Passes on at once what a stream brings, then collects until its reader has to wait.
 
-    The agent could not run before then, so nothing comes later for it.
+    The agent cannot run before then, so one message with all of it comes no later than many.
     """
 
-    __slots__ = ("_chunks", "_reply", "_ticket")
+    __slots__ = ("_chunks", "_is_collecting", "_reply", "_ticket")
 
     def __init__(self, ticket: Ticket, reply: Callable[[io.Chunks], None]) -> None:
         self._ticket = ticket
         self._reply = reply
         self._chunks: list[Chunk] = []
+        self._is_collecting = False
 
     def put(self, chunks: Sequence[Chunk]) -> None:
-        if not self._chunks:
-            when_waiting(self.flush)
         self._chunks += chunks
+        if not self._is_collecting:
+            self._is_collecting = True
+            when_waiting(self.flush)
+            self._send()
 
     def flush(self) -> None:
+        self._is_collecting = False
+        self._send()
+
+    def _send(self) -> None:
         if self._chunks:
             chunks, self._chunks = tuple(self._chunks), []
             self._reply(io.Chunks(self._ticket, chunks))

@@ -103,7 +103,7 @@ def _body(config: ProviderConfig, after: str | None) -> bytes:
     exchange = Transport(config, url, wanted, "GET").exchange(_Unwatched())
     try:
         response = exchange.send(b"")
-        status, headers = response.status_code, response.headers
+        status, headers = response.status, response.headers
         if status != 200:
             now_ms = int(time.time() * 1000)
             raise _error(config, http_failure(status, headers, exchange.error_body(), now_ms, config.api_key))

@@ -14,7 +14,7 @@ from dsh_actors.config import Config, load_config
 from dsh_actors.config.models import ModelSettings, catalogue, catalogue_date, merged, model_in
 from dsh_actors.core.chunks import CallConfig
 from dsh_actors.core.pricing import Price, Tariff
-from dsh_actors.errors import ConfigError
+from dsh_actors.errors import ConfigError, UsageError
 from dsh_actors.providers import LazyProviders
 
 CHEAP = int(datetime(2026, 11, 30, 12, tzinfo=UTC).timestamp() * 1000)
@@ -119,6 +119,24 @@ def test_a_default_output_of_the_configuration_is_sent_by_any_provider(tmp_path:
     )
     call = LazyProviders(configured(tmp_path, text), {})["lab"].prepare(CallConfig("lab", "m"))
     assert (call.config.max_tokens, call.adapter_defaults) == (1024, {"maxTokens"})
+
+
+def test_the_efforts_of_the_configuration_are_those_that_a_model_takes(tmp_path: Path) -> None:
+    text = (
+        '[providers.lab]\nbase_url = "http://127.0.0.1:1"\n'
+        '[[providers.lab.models]]\nid = "m"\nefforts = ["low", "high"]\ndefault_effort = "low"\n'
+        '[[providers.lab.models]]\nid = "plain"\n'
+    )
+    lab = LazyProviders(configured(tmp_path, text), {})["lab"]
+    call = lab.prepare(CallConfig("lab", "m"))
+    assert (call.config.reasoning_effort, call.adapter_defaults) == ("low", {"reasoningEffort"})
+    for asked in ("high", "off"):
+        assert lab.prepare(CallConfig("lab", "m", asked)).config.reasoning_effort == asked
+    with pytest.raises(UsageError, match="m has no reasoning effort 'extreme'") as caught:
+        lab.prepare(CallConfig("lab", "m", "extreme"))
+    assert caught.value.hint == "use one of low, high"
+    # Where nothing is known, whatever was asked for is passed on.
+    assert lab.prepare(CallConfig("lab", "plain", "extreme")).adapter_defaults == frozenset()
 
 
 def test_what_is_left_out_is_kept_and_an_empty_list_is_a_statement() -> None:

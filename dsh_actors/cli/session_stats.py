@@ -73,7 +73,7 @@ def _write(name: SessionId, data: JsonObject, as_json: bool) -> None:
 def _text(data: JsonObject) -> str:
     usage = data["usage"]
     read = usage["input"] + usage["cache_read"] + usage["cache_write"]
-    cost = "-" if data["cost"] is None else f"{data['cost']:.4f}"
+    cost = "-" if data["cost"] is None else f"{data['cost']:.4f} {data['currency'] or ''}".rstrip()
     parts = [
         f"{data['turns']} turns, {data['steps']} steps, {data['tool_calls']} calls",
         f"model {data['llm_ms'] / 1000:.1f} s, tools {data['tool_ms'] / 1000:.1f} s",

@@ -61,7 +61,7 @@ class SessionStats:
         data: JsonObject = {name: getattr(self, name) for name in _NUMBERS}
         tokens = self.tokens()
         data["usage"] = {name: getattr(tokens, name) for name in Tokens.__slots__}
-        data["cost"] = self.cost
+        data |= {"cost": self.cost, "currency": self.bill.currency}
         return data
 
 

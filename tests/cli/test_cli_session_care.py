@@ -181,7 +181,8 @@ def test_stats_are_those_of_each_session_and_their_sum(dsh: Dsh) -> None:
     assert (total["total"]["sessions"], total["total"]["turns"]) == (2, 3)
     assert total["total"]["cost"] == pytest.approx(a["cost"] + b["cost"])
     one = dsh.call("session", "stats", "a").out
-    assert one.count("\n") == 1 and "2 turns, 4 steps" in one
+    assert one.count("\n") == 1 and "2 turns, 4 steps" in one and "cost 0.0008 USD" in one
+    assert a["currency"] == total["total"]["currency"] == "USD"
 
 
 def test_stats_of_all_name_a_damaged_session_and_go_on(dsh: Dsh) -> None:

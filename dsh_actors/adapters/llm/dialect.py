@@ -10,7 +10,7 @@ from dsh_actors.core.chunks import CallConfig
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import UsageError
 
-__all__ = ["Dialect", "OpenAiDialect", "limited_output"]
+__all__ = ["Dialect", "OpenAiDialect", "chosen_effort", "limited_output"]
 
 
 class Dialect(Protocol):
@@ -38,7 +38,7 @@ class OpenAiDialect:
     needs_reasoning = False
 
     def resolve(self, config: CallConfig, facts: ModelFacts | None) -> CallConfig:
-        return limited_output(config, facts)
+        return limited_output(chosen_effort(config, facts), facts)
 
     def parameters(self, config: CallConfig) -> JsonObject:
         members: JsonObject = {
@@ -74,4 +74,20 @@ def limited_output(config: CallConfig, facts: ModelFacts | None) -> CallConfig:
         return dataclasses.replace(config, max_tokens=facts.default_output)
     if facts.max_output is not None and asked > facts.max_output:
         raise UsageError(f"{facts.id} writes at most {facts.max_output} tokens, but {asked} were asked for")
+    return config
+
+
+def chosen_effort(config: CallConfig, facts: ModelFacts | None) -> CallConfig:
+    """``config`` with the model's default effort. Raises `UsageError` for one that the model does not take."""
+    asked = config.reasoning_effort
+    if facts is None or asked == "off":
+        return config
+    if asked is None:
+        return dataclasses.replace(config, reasoning_effort=facts.default_effort)
+    if facts.efforts and asked not in facts.efforts:
+        raise UsageError(
+            f"{facts.id} has no reasoning effort {asked!r}",
+            code="UNSUPPORTED_REASONING_EFFORT",
+            hint=f"use one of {', '.join(facts.efforts)}",
+        )
     return config

@@ -100,7 +100,7 @@ class AgentAssembly:
             config=call,
             is_parallel=lambda each: _is_parallel(scope, each),
             needs_flush=lambda each: _changes(scope, each),
-            cost_of=self._cost,
+            cost_of=self._cost_in(f"{call.provider}/{call.model}"),
             watch=LimitWatch(options.limits, state.counters),
             max_parallel=self._config.tools.max_parallel,
         )
@@ -226,9 +226,17 @@ class AgentAssembly:
         self.sandbox = self._probed
         return self._probed
 
-    def _cost(self, model: str, usage: Usage, time_ms: int) -> float | None:
-        price = self._config.price_at(model, time_ms)
-        return price.cost(usage) if price is not None else None
+    def _cost_in(self, own_model: str) -> Callable[[str, Usage, int], float | None]:
+        """What calls cost in the currency of the agent's own model; in another it is not known."""
+        rates = self._config.price(own_model)
+
+        def cost(model: str, usage: Usage, time_ms: int) -> float | None:
+            price = self._config.price_at(model, time_ms)
+            if price is None or rates is None or price.currency != rates.currency:
+                return None
+            return price.cost(usage)
+
+        return cost
 
     def _time_left(self, options: AgentOptions, scope: Scope) -> Callable[[], int | None]:
         """What is left of the run, which goes on from when the agent sets to work until it is idle."""

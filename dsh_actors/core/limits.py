@@ -25,7 +25,10 @@ class LimitWatch:
         self.cost = None if cost is None or self.cost is None else self.cost + cost
 
     def before_step(self, counters: Counters, guard: LoopGuard) -> JsonObject | None:
-        """``{"kind", "value"}`` of the limit that forbids one more step, if any."""
+        """``{"kind", "value"}`` of the limit that forbids one more step, if any.
+
+        ``unknown`` marks a limit whose use is not known any more.
+        """
         limits = self.limits
         checks = (
             ("stuck", STOP_AT, guard.count),
@@ -40,7 +43,7 @@ class LimitWatch:
                 return {"kind": kind, "value": limit}
         if limits.max_cost is not None and self.cost is None:
             # A limit that can no longer be watched is kept by stopping.
-            return {"kind": "max_cost", "value": limits.max_cost}
+            return {"kind": "max_cost", "value": limits.max_cost, "unknown": True}
         return None
 
     def before_call(self, counters: Counters, guard: LoopGuard) -> JsonObject | None:

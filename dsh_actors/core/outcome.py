@@ -136,6 +136,7 @@ class OutcomeFold:
         self.context_window: int | None = None
         self._end: JsonObject | None = None
         self._limit: JsonObject | None = None
+        self._is_limit_unknown = False
         self._text: str | None = None
         self._cut = False
         self._replied = False
@@ -218,6 +219,7 @@ class OutcomeFold:
                 self._step_retries += 1
             case "limit/reached":
                 self._limit = {"kind": data["kind"], "value": data["value"]}
+                self._is_limit_unknown = data.get("unknown") is True
             case "step/end":
                 self._settle()
                 self.tool = None
@@ -307,9 +309,7 @@ class OutcomeFold:
             return facts.reason, facts.message or facts.reason
         end = self._end or {"kind": "none"}
         if self._limit is not None:
-            if self._limit["kind"] == "max_cost" and self.cost is None:
-                return "max_cost", "--max-cost cannot be kept any more: the cost so far is not known"
-            return self._limit["kind"], _limit_text(self._limit)
+            return self._limit["kind"], _limit_text(self._limit, self._is_limit_unknown)
         match end["kind"]:
             case "completed":
                 return self._judge_completed(facts.fail_on_denied)
@@ -362,8 +362,10 @@ def _judge_aborted(cause: JsonObject, signal: str | None) -> tuple[str, str]:
 _STOPPED = {"timeout": "--timeout passed", "deadline": "--deadline passed"}
 
 
-def _limit_text(limit: JsonObject) -> str:
+def _limit_text(limit: JsonObject, is_unknown: bool) -> str:
     kind, value = limit["kind"], limit["value"]
+    if is_unknown:
+        return f"--{kind.replace('_', '-')} {value} cannot be kept: what the run took so far is not known"
     if kind == "stuck":
         return f"the same call came back with the same result {value} times"
     if kind in _STOPPED:

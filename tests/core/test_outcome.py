@@ -354,15 +354,12 @@ def test_the_context_is_what_the_newest_request_and_its_reply_hold() -> None:
     assert (fold.context, fold.context_window) == (8, None)
 
 
-def test_a_limit_on_a_cost_that_is_not_known_says_so() -> None:
-    limit = ("limit/reached", {"turn": 1, "kind": "max_cost", "value": 3})
-    end = run(TURN, STEP, HEADER, reply(text("x"), usage=USAGE), STEP_END, limit, ended("completed"))
-    assert (end.exit_code, end.reason) == (4, "max_cost") and "not known" in end.message
-    price = Price(1.0, 1.0)
-    end = run(
-        TURN, STEP, HEADER, reply(text("x"), usage=USAGE), STEP_END, limit, ended("completed"), price=price
-    )
-    assert end.message == "--max-cost 3 reached"
+def test_a_limit_on_what_is_not_known_says_so() -> None:
+    reached = {"turn": 1, "kind": "max_cost", "value": 3}
+    for data, words in ((reached, "3 reached"), (reached | {"unknown": True}, "3 cannot be kept")):
+        end = run(TURN, STEP, HEADER, STEP_END, ("limit/reached", data), ended("completed"))
+        assert (end.exit_code, end.reason, end.limit) == (4, "max_cost", {"kind": "max_cost", "value": 3})
+        assert end.message.startswith(f"--max-cost {words}")
 
 
 def test_the_reason_from_outside_wins() -> None:

@@ -78,7 +78,7 @@ def limited_output(config: CallConfig, facts: ModelFacts | None) -> CallConfig:
 
 
 def chosen_effort(config: CallConfig, facts: ModelFacts | None) -> CallConfig:
-    """``config`` with the model's default effort. Raises `UsageError` for one that the model does not take."""
+    """``config`` with the model's default effort. Raises `UsageError` for one it does not take."""
     asked = config.reasoning_effort
     if facts is None or asked == "off":
         return config

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from dsh_actors.cli import models_cmd
+from dsh_actors.config import load_config
 from dsh_actors.config.models import catalogue
 from dsh_actors.core.chunks import Usage
+from dsh_actors.errors import ProviderError
 from tests.adapters.llm.llm_kit import Server
 from tests.cli.dsh_process import ONE_LINE, SECRET, Dsh
 from tests.model_server import C, T
@@ -150,6 +153,19 @@ def test_a_provider_that_gives_no_list_is_one_line_and_a_code(
     assert (result.code, result.out) == (code, "")
     assert ONE_LINE.match(result.err) and words in result.err
     assert SECRET not in result.err and "hidden-word" not in result.err
+
+
+def test_a_list_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def handle(connection: object, request: bytes) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n[")
+
+    monkeypatch.setattr(models_cmd, "_TOTAL_S", 0.2)
+    with Server(handle) as server:
+        (tmp_path / "config.toml").write_text(f'[providers.slow]\nbase_url = "{server.url}"\n')
+        config = load_config(env={"DSH_HOME": str(tmp_path)}, cwd=str(tmp_path))
+        with pytest.raises(ProviderError, match="no whole answer in time") as caught:
+            models_cmd._remote(config, "slow")
+    assert caught.value.code == "TIMEOUT"
 
 
 def test_remote_without_a_key_is_a_matter_of_credentials(dsh: Dsh) -> None:

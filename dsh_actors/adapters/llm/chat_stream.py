@@ -72,12 +72,17 @@ class ChatStream:
     """One response. Feed events until `is_over`, then ask for the chunks that end it.
 
     ``id_salt`` gives bytes that no other response of the conversation has; it is asked only where
-    a tool call came without an id. ``reason`` is the wire's finish reason once it is known;
-    ``is_silent`` until the first event; ``warnings`` names what was odd but could be used.
+    a tool call came without an id. ``meanings``: as of `errors.body_failure`. ``reason`` is the wire's
+    finish reason once it is known; ``is_silent`` until the first event; ``warnings`` names what was odd
+    but could be used.
     """
 
     def __init__(
-        self, headers: Mapping[str, str], id_salt: Callable[[], str], secret: str | None = None
+        self,
+        headers: Mapping[str, str],
+        id_salt: Callable[[], str],
+        secret: str | None = None,
+        meanings: Mapping[str, str] | None = None,
     ) -> None:
         self.is_over = False
         self.is_silent = True
@@ -87,6 +92,7 @@ class ChatStream:
         self.warnings: set[str] = set()
         self._headers = headers
         self._secret = secret
+        self._meanings = meanings or {}
         self._salt: str | None = None
         self._id_salt = id_salt
         self._count = 0
@@ -126,6 +132,11 @@ class ChatStream:
         if choices and isinstance(choices, list):
             for choice in choices:
                 self._choice(choice, out)
+        elif "base_resp" in payload:
+            refused = error_of_payload(payload)
+            if refused is not None:
+                self.fail(self.failure_of(refused))
+                return
         groq = payload.get("x_groq")
         if groq and isinstance(groq, dict):
             self._note_usage(groq.get("usage"))
@@ -228,7 +239,7 @@ class ChatStream:
         return Failure(clean_message(message, self._secret), code, None, None, request_id(self._headers))
 
     def failure_of(self, error: ErrorBody) -> Failure:
-        return body_failure(error, self._headers, self._secret)
+        return body_failure(error, self._headers, self._secret, self._meanings)
 
     def fail(self, failure: Failure) -> None:
         """End the response with a failure; events that follow are ignored."""

@@ -5,19 +5,21 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import dsh_actors
 from dsh_actors.adapters.llm.chat_request import ChatEncoder
 from dsh_actors.adapters.llm.chat_stream import ChatStream
-from dsh_actors.adapters.llm.dialect import Dialect, OpenAiDialect
+from dsh_actors.adapters.llm.dialect import Dialect, ProfileDialect
 from dsh_actors.adapters.llm.errors import error_of_text, http_failure, looks_like_events
-from dsh_actors.adapters.llm.settings import ModelFacts, ProviderConfig
+from dsh_actors.adapters.llm.guards import is_prompt_cut, overflow_of, rough_tokens
+from dsh_actors.adapters.llm.other_form import other_form
+from dsh_actors.adapters.llm.settings import ModelFacts, ProviderConfig, endpoint
 from dsh_actors.adapters.llm.sse import EventSource, EventTooLarge
 from dsh_actors.core.chunks import CallConfig, Chunk, Failure, Finish
-from dsh_actors.errors import CredentialError, UsageError
+from dsh_actors.errors import ConfigError, CredentialError, UsageError
 from dsh_actors.ports import PreparedCall, StreamControl
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ class ChatCall:
     dialect: Dialect = field(repr=False)
 
     def encoder(self) -> ChatEncoder:
-        return ChatEncoder(self.config.provider, self.dialect.parameters, self.dialect.needs_reasoning)
+        return ChatEncoder(self.config.provider, self.dialect)
 
 
 class OpenAiCompatibleProvider:
@@ -56,10 +58,17 @@ class OpenAiCompatibleProvider:
         self.name = config.name
         self.retry_policy = config.retry_policy
         self._config = config
-        self._dialect = dialect or OpenAiDialect()
+        self._dialect = dialect or ProfileDialect(config.profile)
         models = self._dialect.models if config.models is None else config.models
         self._models = None if models is None else {model.id: model for model in models}
-        self._url = config.base_url.rstrip("/") + "/chat/completions"
+        profile = self._dialect.profile
+        beta_path = profile.beta_path if profile.strict_tools else ""
+        self._url = endpoint(config.base_url, "/chat/completions", beta_path)
+        if profile.name == "azure" and "/deployments/" in self._url and "api-version=" not in self._url:
+            raise ConfigError(
+                f"provider {config.name}: the address of a deployment needs its api-version",
+                hint="base_url = https://HOST/openai/deployments/NAME?api-version=DATE, or https://HOST/openai/v1",
+            )
         self._key = (config.api_key or "").strip()
         self._shared_transport = transport
 
@@ -86,6 +95,13 @@ class OpenAiCompatibleProvider:
             return None
         facts = self._models.get(model)
         if facts is None and self._config.builtin_url:
+            successor = self._dialect.profile.retired.get(model)
+            if successor is not None:
+                raise UsageError(
+                    f"{self.name} has retired the model {model!r}",
+                    code="UNKNOWN_MODEL",
+                    hint=f"use {self.name}/{successor}",
+                )
             import difflib  # only for the text of this error
 
             near = difflib.get_close_matches(model, self._models, 1, 0.4) or list(self._models)[:1]
@@ -123,7 +139,8 @@ class OpenAiCompatibleProvider:
                 **self._config.headers,
             }
             if self._key:
-                headers["Authorization"] = f"Bearer {self._key}"
+                name = self._dialect.profile.auth_header
+                headers[name] = f"Bearer {self._key}" if name == "Authorization" else self._key
             self._shared_transport = Transport(self._config, self._url, headers)
         return self._shared_transport
 
@@ -146,9 +163,10 @@ class OpenAiCompatibleProvider:
                 yield [_finish_of_abort(control) or Finish("error", failure)]
                 return
             if response.status_code == 200:
-                yield from self._read(exchange, response.headers, body, control)
+                yield from self._read(exchange, response.headers, body, control, call.context_window)
             else:
-                yield [self._refusal(exchange, response.status_code, response.headers, control)]
+                finish = self._refusal(exchange, response.status_code, response.headers, control)
+                yield [self._judged(finish, body, call.context_window)]
         finally:
             if exchange is not None:
                 exchange.close()
@@ -160,15 +178,39 @@ class OpenAiCompatibleProvider:
         if control.aborted == "cancelled":
             return _CANCELLED
         now_ms = int(time.time() * 1000)
-        return Finish("error", http_failure(status, headers, body, now_ms, self._key))
+        meanings = self._dialect.profile.errors
+        return Finish("error", http_failure(status, headers, body, now_ms, self._key, meanings))
+
+    def _judged(self, finish: Finish, body: bytes, window: int | None) -> Finish:
+        """A refusal seen together with what was sent: for its form, for its length, or for the time being."""
+        failure, profile = finish.failure, self._dialect.profile
+        if failure is None:
+            return finish
+        code = failure.code
+        if code == "INVALID_REQUEST":
+            form = other_form(profile, failure.message, body)
+            if form is not None:
+                self._dialect.profile, code = form, "REFUSED_FORM"
+            elif failure.status in (400, 413) and failure.message.endswith(": no message"):
+                # Some servers have no words for a prompt that is too long.
+                is_full = window is not None and rough_tokens(body) > 0.9 * window
+                code = "CONTEXT_WINDOW_EXCEEDED" if is_full else code
+        elif failure.status == 402 and profile.balance_waits and failure.retry_after_ms is not None:
+            code = "RATE_LIMIT"
+        return replace(finish, failure=replace(failure, code=code))
 
     def _read(
-        self, exchange: Exchange, headers: Mapping[str, str], body: bytes, control: StreamControl
+        self,
+        exchange: Exchange,
+        headers: Mapping[str, str],
+        body: bytes,
+        control: StreamControl,
+        window: int | None,
     ) -> Iterator[Sequence[Chunk]]:
         from dsh_actors.adapters.llm.transport import NETWORK_ERRORS, network_failure
 
         source = EventSource(exchange.read, lambda: control.aborted is not None)
-        stream = ChatStream(headers, lambda: hashlib.sha256(body).hexdigest()[:12], self._key)
+        stream = self._stream(headers, lambda: hashlib.sha256(body).hexdigest()[:12])
         failure: Failure | None = None
         try:
             yield from self._batches(source, stream, control)
@@ -176,11 +218,33 @@ class OpenAiCompatibleProvider:
             stream.fail(Failure(str(error), "MALFORMED_RESPONSE"))
         except NETWORK_ERRORS as error:
             failure = network_failure(error, self._config.base_url, self._key)
-        yield _ending(source, stream, control, failure)
+        yield self._checked(_ending(source, stream, control, failure), stream, body, window)
         if stream.warnings:
             _log.info("%s: odd response: %s", self.name, ", ".join(sorted(stream.warnings)))
         if stream.is_over:
             exchange.drain()
+
+    def _stream(self, headers: Mapping[str, str], id_salt: Callable[[], str]) -> ChatStream:
+        profile = self._dialect.profile
+        if profile.think_tags or profile.call_extras:
+            from dsh_actors.adapters.llm.vendor_stream import VendorStream
+
+            return VendorStream(profile, headers, id_salt, self._key)
+        return ChatStream(headers, id_salt, self._key, profile.errors)
+
+    def _checked(
+        self, chunks: list[Chunk], stream: ChatStream, body: bytes, window: int | None
+    ) -> list[Chunk]:
+        """The reply's end, held against its counts of tokens."""
+        finish = chunks[-1]
+        if isinstance(finish, Finish) and finish.failure is not None:
+            return [*chunks[:-1], self._judged(finish, body, window)]
+        overflow = overflow_of(chunks, window)
+        if overflow is not None:
+            return [*chunks[:-1], Finish("error", overflow)]
+        if self._dialect.profile.prompt_cut and is_prompt_cut(chunks, body):
+            stream.warnings.add("prompt_cut")
+        return chunks
 
     def _batches(
         self, source: EventSource, stream: ChatStream, control: StreamControl

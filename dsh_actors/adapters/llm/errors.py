@@ -233,9 +233,11 @@ def _access_code(error: ErrorBody, status: int | None, filtered: bool) -> str:
 def _code_of_status(kind: str, status: int | None, in_stream: bool) -> str:
     if status == 503:
         return "OVERLOADED"
-    if status in (408, 504):
+    if status in (408, 504) or kind == "timeout_error":
         return "TIMEOUT"
-    is_client_kind = "invalid_request" in kind or "not_found" in kind
+    if kind == "conflict_error":
+        return "SERVER"  # Anthropic's 409 passes by itself
+    is_client_kind = any(word in kind for word in ("invalid_request", "not_found", "request_too_large"))
     if status in _INVALID_STATUSES or (is_client_kind and (status is None or status < 500)):
         return "INVALID_REQUEST"
     if in_stream or (status is not None and status >= 500):

@@ -25,8 +25,10 @@ def overflow_of(chunks: Sequence[Chunk], window: int | None) -> Failure | None:
     A stop after more tokens than the window holds, or a reply of nothing cut by length in a full window.
     """
     finish = chunks[-1]
+    if window is None or len(chunks) < 2:
+        return None
     usage = next((chunk.usage for chunk in chunks if isinstance(chunk, UsageChunk)), None)
-    if window is None or usage is None or not isinstance(finish, Finish):
+    if usage is None or not isinstance(finish, Finish):
         return None
     prompt = usage.input + (usage.cache_read or 0) + (usage.cache_write or 0)
     is_over = finish.kind == "stop" and prompt > window

@@ -14,11 +14,10 @@ from dsh_actors.config.profiles import Profile
 __all__ = ["other_form"]
 
 _MISSING = re.compile(r"reasoning_?content.{0,80}(pass(ed)? back|missing|required|must )", re.I | re.S)
-_UNWELCOME = re.compile(
-    r"(unsupported|unknown|unrecognized|unexpected|not (allowed|permitted|supported)|extra).{0,80}reasoning"
-    r"|reasoning.{0,80}(unsupported|unknown|unrecognized|unexpected|not (allowed|permitted|supported)|extra)",
-    re.I | re.S,
-)
+_NO = r"(unsupported|unknown|unrecognized|unexpected|not (allowed|permitted|supported)|extra)"
+_MEMBER = r"\breasoning(_content|_details|_text)?\b"
+_UNWELCOME = re.compile(f"{_NO}.{{0,80}}{_MEMBER}|{_MEMBER}.{{0,80}}{_NO}", re.I | re.S)
+_REPLAYED = re.compile(rb'"reasoning(_content|_details|_text)?":["\[]')
 
 
 def other_form(profile: Profile, message: str, body: bytes) -> Profile | None:
@@ -27,7 +26,7 @@ def other_form(profile: Profile, message: str, body: bytes) -> Profile | None:
     Calls of another provider have no reasoning. Servers that insist on it take an empty text, or a
     sentence in its place; the order of attempts is omit, empty, placeholder.
     """
-    if _UNWELCOME.search(message) and b'"reasoning' in body and profile.replay_reasoning != "never":
+    if _UNWELCOME.search(message) and profile.replay_reasoning != "never" and _REPLAYED.search(body):
         return dataclasses.replace(profile, replay_reasoning="never", missing_reasoning="omit")
     if _MISSING.search(message) and b'"tool_calls":' in body:
         match profile.missing_reasoning:

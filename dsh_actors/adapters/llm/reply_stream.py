@@ -29,8 +29,7 @@ class ReplyStream(ABC):
 
     ``reason`` is the wire's finish reason once it is known; ``is_silent`` until the first event;
     ``warnings`` names what was odd but could be used. ``meanings``: see `errors.body_failure`.
-    ``finishes`` maps the wire's reasons for a
-    reply that can be used.
+    ``finishes`` maps the wire's reasons for a reply that can be used.
     """
 
     finishes: ClassVar[Mapping[str, FinishKind]]

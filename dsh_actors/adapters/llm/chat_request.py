@@ -71,9 +71,13 @@ class ChatEncoder:
         if list(request.messages[:known]) != self._messages:
             self._forget()
             known = 0
+        alternates = profile.bridge_tool_results or profile.merge_same_role
         for message in request.messages[known:]:
             for wire in wire_messages(message, self._provider, profile, self._model, self._ids):
-                self._put(wire)
+                if alternates:
+                    self._put(wire)
+                else:
+                    self._tail += b"," + _dump(wire)
             self._messages.append(message)
         if profile.json_object:
             self._check_json(request.header)
@@ -85,6 +89,7 @@ class ChatEncoder:
         self._messages, self._tail, self._ids, self._last = [], bytearray(), {}, {}
 
     def _put(self, wire: JsonObject) -> None:
+        """Add a message where the server minds what stands before it."""
         before, role = self._last.get("role"), wire["role"]
         if role == "user" and before == "tool" and self._profile.bridge_tool_results:
             self._tail += b"," + _dump(_text_message("assistant", BRIDGE))

@@ -71,13 +71,9 @@ class ChatEncoder:
         if list(request.messages[:known]) != self._messages:
             self._forget()
             known = 0
-        alternates = profile.bridge_tool_results or profile.merge_same_role
         for message in request.messages[known:]:
             for wire in wire_messages(message, self._provider, profile, self._model, self._ids):
-                if alternates:
-                    self._put(wire)
-                else:
-                    self._tail += b"," + _dump(wire)
+                self._put(wire)
             self._messages.append(message)
         if profile.json_object:
             self._check_json(request.header)
@@ -89,11 +85,14 @@ class ChatEncoder:
         self._messages, self._tail, self._ids, self._last = [], bytearray(), {}, {}
 
     def _put(self, wire: JsonObject) -> None:
-        """Add a message where the server minds what stands before it."""
+        profile = self._profile
+        if not (profile.bridge_tool_results or profile.merge_same_role):
+            self._tail += b"," + _dump(wire)
+            return
         before, role = self._last.get("role"), wire["role"]
-        if role == "user" and before == "tool" and self._profile.bridge_tool_results:
+        if role == "user" and before == "tool" and profile.bridge_tool_results:
             self._tail += b"," + _dump(_text_message("assistant", BRIDGE))
-        elif role == "user" == before and self._profile.merge_same_role:
+        elif role == "user" == before and profile.merge_same_role:
             joined = _joined(self._last["content"], wire["content"])
             if joined is not None:
                 wire = {"role": "user", "content": joined}

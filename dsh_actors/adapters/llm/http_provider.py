@@ -153,10 +153,10 @@ class HttpProvider(ABC):
                 failure = network_failure(error, self._config.base_url, self._key)
                 yield [_finish_of_abort(control) or Finish("error", failure)]
                 return
-            if response.status_code == 200:
+            if response.status == 200:
                 yield from self._read(exchange, response.headers, body, control)
             else:
-                yield [self._refusal(exchange, response.status_code, response.headers, control)]
+                yield [self._refusal(exchange, response.status, response.headers, control)]
         finally:
             if exchange is not None:
                 exchange.close()

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsh_actors.adapters.llm.http_provider import FINISH_GRACE_S
 from dsh_actors.core.chunks import (
     BlockEnd,
     BlockStart,
@@ -151,6 +152,17 @@ def test_a_connection_that_breaks_is_a_network_failure_and_one_that_stalls_a_tim
         assert failure_of(chunks).code == code
         assert facts_of(code).retryable
         assert assemble(chunks).interrupted_blocks() == (TextBlock("par"),)
+
+
+def test_a_reply_that_is_complete_waits_only_a_little_for_the_end_of_its_stream(wire: Wire) -> None:
+    control = Control()
+    start, end = wire.begin(PARTS), wire.finish(PARTS, "tool-calls")
+    all_but_the_last_event = end[: end.rindex(b"\n\n", 0, -2) + 2]
+    pieces = [start, all_but_the_last_event, ConnectionResetError()]
+    provider = wire.build(MemoryTransport(pieces), first_event_timeout_s=600, idle_timeout_s=30)
+    chunks = call(provider, control=control, config=CallConfig("test", wire.model))
+    assert control.deadlines[:2] == [600, 30]
+    assert (chunks[-1].kind, control.deadlines[-1]) == ("tool-calls", FINISH_GRACE_S)
 
 
 def test_a_reply_cut_by_length_keeps_its_text_and_no_call(wire: Wire) -> None:

@@ -50,6 +50,8 @@ def provider_config(config: Config, settings: ProviderSettings) -> ProviderConfi
     """What an adapter is built from. Raises `ConfigError` for settings that cannot be used."""
     from dsh_actors.adapters.llm.model_facts import facts_of
     from dsh_actors.adapters.llm.settings import ProviderConfig
+    from dsh_actors.config.wire import profile_in_force
+    from dsh_actors.core.retry import RetryPolicy
 
     model = config.model
     return ProviderConfig(
@@ -63,4 +65,7 @@ def provider_config(config: Config, settings: ProviderSettings) -> ProviderConfi
         connect_timeout_s=model.connect_timeout_s,
         first_event_timeout_s=model.first_event_timeout_s,
         idle_timeout_s=model.idle_timeout_s,
+        headers=settings.wire.extra_headers,
+        retry_policy=settings.wire.retry or RetryPolicy(),
+        profile=profile_in_force(settings.wire, settings.type, settings.base_url or ""),
     )

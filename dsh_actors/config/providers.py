@@ -16,6 +16,7 @@ from dsh_actors.config.models import ModelSettings, catalogue, merged, model_in
 from dsh_actors.config.tables import refuse_unknown as _refuse_unknown
 from dsh_actors.config.tables import text_in as _text
 from dsh_actors.config.toml_file import read_toml
+from dsh_actors.config.wire import WIRE_KEYS, WireSettings, wire_settings
 from dsh_actors.errors import ConfigError
 
 __all__ = ["BUILT_IN", "ModelSettings", "ProviderSettings", "provider_settings", "read_credentials"]
@@ -27,6 +28,7 @@ class ProviderSettings:
 
     ``api_key_env`` None: no variable holds its key; without a stored one it needs none.
     The base URL may hold a password. ``builtin_url``: it is the vendor's own, not one the user set.
+    ``wire``: what was set about its profile, headers, body and retries.
     """
 
     name: str
@@ -35,6 +37,7 @@ class ProviderSettings:
     api_key_env: str | None = None
     models: tuple[ModelSettings, ...] = ()
     builtin_url: bool = False
+    wire: WireSettings = field(default_factory=WireSettings)
 
     def known_models(self) -> tuple[ModelSettings, ...]:
         """The catalogue's models with those of the configuration over them, field by field.
@@ -49,6 +52,9 @@ class ProviderSettings:
 
 
 BUILT_IN: Mapping[str, ProviderSettings] = {
+    "anthropic": ProviderSettings(
+        "anthropic", "anthropic", "https://api.anthropic.com", "ANTHROPIC_API_KEY", builtin_url=True
+    ),
     "deepseek": ProviderSettings(
         "deepseek", "deepseek", "https://api.deepseek.com", "DEEPSEEK_API_KEY", builtin_url=True
     ),
@@ -58,7 +64,7 @@ BUILT_IN: Mapping[str, ProviderSettings] = {
     "scripted": ProviderSettings("scripted", "scripted"),
 }
 
-_PROVIDER_KEYS = ("type", "base_url", "api_key_env", "models")
+_PROVIDER_KEYS = ("type", "base_url", "api_key_env", "models", *WIRE_KEYS)
 
 
 def provider_settings(
@@ -88,6 +94,8 @@ def _provider(name: str, table: Any, where: str) -> ProviderSettings:
     base = BUILT_IN.get(name) or ProviderSettings(name, "openai_compatible")
     url = table.get("base_url", base.base_url)
     kind = _text(table, "type", where) or base.type
+    if url is None and kind in BUILT_IN:
+        url = BUILT_IN[kind].base_url
     if url is None and kind == "openai_compatible":
         raise ConfigError(f"{where}: base_url is missing")
     models = table.get("models", [])
@@ -100,6 +108,7 @@ def _provider(name: str, table: Any, where: str) -> ProviderSettings:
         _text(table, "api_key_env", where) or base.api_key_env,
         tuple(model_in(entry, f"{where}.models[{index}]") for index, entry in enumerate(models)),
         builtin_url=base.builtin_url and "base_url" not in table,
+        wire=wire_settings(table, kind, where),
     )
 
 

@@ -41,7 +41,8 @@ def test_the_list_needs_no_network_no_key_and_no_home(dsh: Dsh) -> None:
     env: dict[str, str | None] = dict.fromkeys(("DEEPSEEK_API_KEY", "DEEPSEEK_BASE_URL", "OPENAI_API_KEY"))
     result = dsh.call("models", env=env | {"DSH_HOME": "/nonexistent/home"})
     assert (result.code, result.err) == (0, "")
-    head, first, *rest = result.out.splitlines()
+    head, *rest = result.out.splitlines()
+    [first] = [line for line in rest if line.startswith("*")]
     assert " ".join(head.split()) == "MODEL CONTEXT OUTPUT IN / CACHED / OUT PEAK TAKES KEY"
     assert first.startswith("* deepseek/deepseek-flash ") and first.endswith("text, image  not set")
     assert "1,048,576  393,216  0.15 / 0.003 / 0.6 USD" in first and "0.3 / 0.006 / 1.2 USD" in first

@@ -14,9 +14,10 @@ from typing import Any
 from urllib.parse import quote
 
 import dsh_actors
+from dsh_actors.adapters.llm.anthropic import VERSION
 from dsh_actors.adapters.llm.errors import clean_message, error_of_payload, http_failure
 from dsh_actors.adapters.llm.registry import build_provider
-from dsh_actors.adapters.llm.settings import ProviderConfig
+from dsh_actors.adapters.llm.settings import ProviderConfig, endpoint
 from dsh_actors.config.models import ModelSettings
 from dsh_actors.core.chunks import CallConfig, Failure
 from dsh_actors.core.pricing import Price
@@ -30,7 +31,6 @@ LIST_TIMEOUT_S = 20.0
 
 MAX_LIST_BYTES = 16 * 1024 * 1024
 _MAX_PAGES = 50
-_ANTHROPIC_VERSION = "2023-06-01"
 
 
 class _Unwatched:
@@ -64,21 +64,23 @@ def fetch_models(config: ProviderConfig) -> tuple[ModelSettings, ...]:
 
 
 def _request(config: ProviderConfig, after: str | None) -> tuple[str, dict[str, str]]:
-    key, base = (config.api_key or "").strip(), config.base_url.rstrip("/")
+    key = (config.api_key or "").strip()
     headers = {
         "User-Agent": f"dsh-actors/{dsh_actors.__version__}",
         "Accept": "application/json",
         "Accept-Encoding": "identity",
     }
     if config.type == "anthropic":
-        url = f"{base.removesuffix('/v1')}/v1/models?limit=1000"
-        headers["anthropic-version"] = _ANTHROPIC_VERSION
+        base = config.base_url.rstrip("/").removesuffix("/v1")
+        url = f"{base}/v1/models?limit=1000"
+        headers["anthropic-version"] = VERSION
         if key:
             headers["x-api-key"] = key
         return url + (f"&after_id={quote(after, safe='')}" if after else ""), headers | dict(config.headers)
     if key:
-        headers["Authorization"] = f"Bearer {key}"
-    return f"{base}/models", headers | dict(config.headers)
+        name = config.profile.auth_header
+        headers[name] = f"Bearer {key}" if name == "Authorization" else key
+    return endpoint(config.base_url, "/models"), headers | dict(config.headers)
 
 
 def _get(config: ProviderConfig, after: str | None) -> Any:

@@ -14,6 +14,7 @@ from dsh_actors.adapters.llm.model_list import fetch_models, models_of
 from dsh_actors.adapters.llm.openai_compatible import OpenAiCompatibleProvider
 from dsh_actors.adapters.llm.settings import ProviderConfig
 from dsh_actors.config.models import ModelSettings
+from dsh_actors.config.profiles import PROFILES
 from dsh_actors.core.pricing import Price
 from dsh_actors.errors import CredentialError, ProviderError
 from tests.adapters.llm.llm_kit import KEY, Server, config
@@ -93,6 +94,14 @@ def test_the_list_is_asked_for_beside_the_other_calls_with_the_key() -> None:
     first, second = (request.decode().lower() for request in server.requests)
     assert first.startswith("get /v1/models http/1.1\r\n") and f"authorization: bearer {KEY}\r\n" in first
     assert "authorization" not in second and "x-extra: 1\r\n" in second
+
+
+def test_a_profile_says_in_which_header_the_key_goes_and_a_query_stays_at_the_end() -> None:
+    with Server(answering("200 OK", as_json(LLAMA))) as server:
+        fetch_models(config(f"{server.url}?api-version=7", profile=PROFILES["azure"]))
+    text = server.requests[0].decode().lower()
+    assert text.startswith("get /v1/models?api-version=7 http/1.1\r\n")
+    assert f"api-key: {KEY}\r\n" in text and "authorization" not in text
 
 
 @pytest.fixture

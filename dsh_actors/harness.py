@@ -9,8 +9,8 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 from dsh_actors.actors import protocol as p
 from dsh_actors.actors.address import Address
@@ -30,6 +30,7 @@ from dsh_actors.assembly import AgentAssembly
 from dsh_actors.config import Config, prepare_home
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId, dated_session_id
+from dsh_actors.core.messages import ImageBlock
 from dsh_actors.core.options import AgentOptions
 from dsh_actors.core.prompt import PERSONA
 from dsh_actors.core.redaction import Redactor
@@ -39,6 +40,7 @@ from dsh_actors.handle import ASK_TIMEOUT_S, OPEN_TIMEOUT_S, AgentHandle, AgentR
 from dsh_actors.ports import Clock, LlmProvider, SessionStorage
 from dsh_actors.providers import LazyProviders
 from dsh_actors.runtime.actor import start_actor
+from dsh_actors.runtime.files import run_native
 from dsh_actors.runtime.log import LOGGER
 from dsh_actors.runtime.patching import require_patched, stop_birth_records
 from dsh_actors.runtime.process import Processes
@@ -46,6 +48,9 @@ from dsh_actors.runtime.ref import ACTOR_TIMEOUT, Ref
 from dsh_actors.runtime.tasks import Slots
 from dsh_actors.runtime.timers import SystemClock
 from dsh_actors.sessions import PreparedSession, SessionView, StoredSessions
+
+if TYPE_CHECKING:
+    from dsh_actors.adapters.storage.attachments import AttachmentShelf
 
 __all__ = ["AgentHandle", "AgentRef", "Harness"]
 
@@ -80,12 +85,18 @@ class Harness:
         for tool in builtin_tools():
             self.scope.tool(tool)
         self._presets: dict[str, Scope] = {}
-        self.providers = LazyProviders(config, providers or {})
+        self.providers = LazyProviders(config, providers or {}, lambda r: run_native(self._shelf.read, r))
         self._redactor = Redactor(config.secrets())
         # Carried by every child, so that whatever escapes its group is still found.
         self.processes = Processes(f"dsh-{os.getpid()}-{secrets.token_hex(4)}")
         self._assembly = AgentAssembly(
-            config, self.clock, self.scope, self.providers, self.processes, self._redactor
+            config,
+            self.clock,
+            self.scope,
+            self.providers,
+            self.processes,
+            self._redactor,
+            lambda data, name, ephemeral: ImageBlock(self._shelf.put(data, name, ephemeral=ephemeral)),
         )
         self._store, self._gateway, self._pool, self._approvals, self._projector = (
             Address(name)
@@ -114,6 +125,17 @@ class Harness:
     def sandbox(self) -> str:
         """``bwrap``, ``none`` or ``off``: what shell commands ran in, as far as any ran."""
         return self._assembly.sandbox
+
+    def image(self, data: bytes, name: str | None = None, *, ephemeral: bool = False) -> ImageBlock:
+        """Store an image (PNG, JPEG, GIF, WebP), for a message to an agent; ``ephemeral``: not on the disk.
+
+        Raises `ImageRefused` for what is none or too large, `StorageError` or `ConfigError`.
+        """
+        return ImageBlock(run_native(self._shelf.put, data, name, ephemeral=ephemeral))
+
+    def takes_images(self, model: str) -> bool:
+        """Whether ``PROVIDER/MODEL`` is known to read images. Raises `UsageError` or `CredentialError`."""
+        return self._assembly.takes_images(model)
 
     def create(self, options: AgentOptions, setup: p.Setup | None = None) -> AgentHandle:
         """Create an agent with a new session. ``setup`` may register on the agent's scope.
@@ -237,6 +259,14 @@ class Harness:
     def _project(self, session_id: SessionId) -> None:
         """Native: bring the index up to date for one session. Nothing is imported for it before."""
         open_index(self.config.require_home(), self.storage).project(session_id)
+
+    @cached_property
+    def _shelf(self) -> AttachmentShelf:
+        """Made when the first image is met: most runs meet none."""
+        from dsh_actors.adapters.storage.attachments import open_shelf
+
+        home = None if self.storage is self.memory else self.config.home
+        return open_shelf(home, lambda: prepare_home(self.config.require_home()))
 
     def _check(self, options: AgentOptions) -> None:
         self._scope_above(options.preset)

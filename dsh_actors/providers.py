@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from dsh_actors.config import Config, ProviderSettings
+from dsh_actors.core.messages import ImageRef
 from dsh_actors.ports import LlmProvider
 
 __all__ = ["LazyProviders"]
 
 
 class LazyProviders(Mapping[str, LlmProvider]):
-    """Providers by name. ``given`` ones come before those of the configuration."""
+    """Providers by name. ``given`` ones come before those of the configuration.
 
-    def __init__(self, config: Config, given: Mapping[str, LlmProvider]) -> None:
+    ``read_image`` gives them the bytes of images; without it models read text only.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        given: Mapping[str, LlmProvider],
+        read_image: Callable[[ImageRef], bytes] | None = None,
+    ) -> None:
         self._config = config
+        self._read_image = read_image
         self._built = dict(given)
 
     def __getitem__(self, name: str) -> LlmProvider:
@@ -41,7 +51,15 @@ class LazyProviders(Mapping[str, LlmProvider]):
         from dsh_actors.adapters.llm.settings import ModelFacts, ProviderConfig
 
         model = self._config.model
-        facts = tuple(ModelFacts(m.id, m.context_window, m.max_output) for m in settings.models)
+        facts = tuple(
+            ModelFacts(
+                m.id,
+                m.context_window,
+                m.max_output,
+                input_modalities=("text", "image") if "image" in m.capabilities else ("text",),
+            )
+            for m in settings.models
+        )
         return build_provider(
             ProviderConfig(
                 name=settings.name,
@@ -54,5 +72,6 @@ class LazyProviders(Mapping[str, LlmProvider]):
                 connect_timeout_s=model.connect_timeout_s,
                 first_event_timeout_s=model.first_event_timeout_s,
                 idle_timeout_s=model.idle_timeout_s,
+                read_image=self._read_image,
             )
         )

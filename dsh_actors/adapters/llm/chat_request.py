@@ -11,12 +11,12 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from dsh_actors.adapters.llm.chat_images import ChatImages
+from dsh_actors.adapters.llm.images import ImageReader
 from dsh_actors.core.chunks import CallConfig
 from dsh_actors.core.messages import (
-    Block,
     Message,
     ModelSource,
-    OpaqueBlock,
     ReasoningBlock,
     TextBlock,
     ToolCallBlock,
@@ -24,6 +24,7 @@ from dsh_actors.core.messages import (
 )
 from dsh_actors.core.request import ModelRequest, RequestHeader
 from dsh_actors.core.text import JsonObject, clean_text
+from dsh_actors.errors import AttachmentError
 
 __all__ = ["ChatEncoder", "wire_arguments", "wire_messages"]
 
@@ -37,7 +38,9 @@ class ChatEncoder:
     """Encodes the requests of one conversation with one provider.
 
     ``parameters`` gives the members beside messages and tools. ``needs_reasoning``: assistant
-    messages with tool calls must carry reasoning, if only an empty one.
+    messages with tool calls must carry reasoning, if only an empty one. ``read_image`` gives the bytes
+    of images; without it a text stands for each. An encoded image is kept as long as its conversation
+    is, like text: every request carries it again.
     """
 
     def __init__(
@@ -45,30 +48,52 @@ class ChatEncoder:
         provider: str,
         parameters: Callable[[CallConfig], JsonObject],
         needs_reasoning: bool = False,
+        read_image: ImageReader | None = None,
     ) -> None:
         self._provider = provider
         self._parameters = parameters
         self._needs_reasoning = needs_reasoning
+        self._images = ChatImages(read_image)
         self._header: RequestHeader | None = None
         self._head = b""
         self._messages: list[Message] = []
         self._tail = bytearray()
 
     def encode(self, request: ModelRequest) -> bytes:
-        """The body. Costs what was added since the previous call, and the copy of the bytes."""
+        """The body. Costs what was added since the previous call, and the copy of the bytes.
+
+        Raises `AttachmentError` for an image that cannot be read now.
+        """
         if request.header is not self._header:
             self._head = self._encode_head(request.header)
             self._header = request.header
         known = len(self._messages)
         if list(request.messages[:known]) != self._messages:
-            self._messages, self._tail, known = [], bytearray(), 0
-        for message in request.messages[known:]:
-            for wire in wire_messages(message, self._provider, self._needs_reasoning):
-                self._tail += b"," + _dump(wire)
-            self._messages.append(message)
+            self._forget()
+            known = 0
+        try:
+            for message in request.messages[known:]:
+                self._add(message)
+        except AttachmentError:
+            self._forget()
+            raise
         # The head ends with "[" where there is no system message; then the first comma goes.
         skip = 1 if self._tail and self._head.endswith(b"[") else 0
-        return b"".join((self._head, memoryview(self._tail)[skip:], b"]}"))
+        held = self._images.held_message()
+        end = b"]}" if held is None else b"," + _dump(held) + b"]}"
+        return b"".join((self._head, memoryview(self._tail)[skip:], end))
+
+    def _forget(self) -> None:
+        self._messages, self._tail = [], bytearray()
+        self._images.restart()
+
+    def _add(self, message: Message) -> None:
+        due = self._images.due_before(message)
+        if due is not None:
+            self._tail += b"," + _dump(due)
+        for wire in wire_messages(message, self._provider, self._needs_reasoning, self._images):
+            self._tail += b"," + _dump(wire)
+        self._messages.append(message)
 
     def _encode_head(self, header: RequestHeader) -> bytes:
         members = self._parameters(header.config)
@@ -78,14 +103,20 @@ class ChatEncoder:
         return head + _dump(_text_message("system", header.system)) if header.system else head
 
 
-def wire_messages(message: Message, provider: str, needs_reasoning: bool = False) -> list[JsonObject]:
-    """What one message becomes on the wire; nothing for an empty assistant message."""
+def wire_messages(
+    message: Message, provider: str, needs_reasoning: bool = False, images: ChatImages | None = None
+) -> list[JsonObject]:
+    """What one message becomes on the wire; nothing for an empty assistant message.
+
+    ``images`` None: the model reads text only.
+    """
+    images = images or ChatImages()
     if message.role == "assistant":
         return _assistant(message, provider, needs_reasoning)
     results = [block for block in message.content if isinstance(block, ToolResultBlock)]
-    text = "".join(_shown(block) for block in message.content if not isinstance(block, ToolResultBlock))
-    wire = [_text_message(message.role, text)] if text or not results else []
-    wire.extend(_tool_result(result) for result in results)
+    content = images.content(block for block in message.content if not isinstance(block, ToolResultBlock))
+    wire: list[JsonObject] = [{"role": message.role, "content": content}] if content or not results else []
+    wire.extend(_tool_result(result, images) for result in results)
     return wire
 
 
@@ -125,21 +156,11 @@ def _tool_call(block: ToolCallBlock) -> JsonObject:
     return {"id": clean_text(block.id), "type": "function", "function": function}
 
 
-def _tool_result(block: ToolResultBlock) -> JsonObject:
-    text = "".join(map(_shown, block.content)) or NO_OUTPUT
+def _tool_result(block: ToolResultBlock, images: ChatImages) -> JsonObject:
+    text = images.result_text(block) or NO_OUTPUT
     if block.is_error and not text.startswith(ERROR_PREFIX):
         text = ERROR_PREFIX + text
     return {"role": "tool", "tool_call_id": clean_text(block.tool_call_id), "content": clean_text(text)}
-
-
-def _shown(block: Block) -> str:
-    """A block as text; what has no text form is named, never dropped in silence."""
-    match block:
-        case TextBlock():
-            return block.text
-        case OpaqueBlock():
-            return f"[{block.data.get('type', 'content')} not shown: this model reads text only]"
-    return ""
 
 
 def _refuse_constant(name: str) -> None:

@@ -21,7 +21,9 @@ _EFFORTS = ("off", "low", "high", "max")
 
 
 def _model(name: str) -> ModelFacts:
-    return ModelFacts(name, _CONTEXT, _MAX_OUTPUT, _DEFAULT_OUTPUT, _EFFORTS, "high")
+    # DeepSeek's model list: the Flash models, and the names that lead to them, take images.
+    takes = ("text",) if name == "deepseek-v4-pro" else ("text", "image")
+    return ModelFacts(name, _CONTEXT, _MAX_OUTPUT, _DEFAULT_OUTPUT, _EFFORTS, "high", takes)
 
 
 MODELS = tuple(

@@ -14,6 +14,7 @@ from dsh_actors.adapters.llm.chat_request import ChatEncoder
 from dsh_actors.adapters.llm.chat_stream import ChatStream
 from dsh_actors.adapters.llm.dialect import Dialect, OpenAiDialect
 from dsh_actors.adapters.llm.errors import error_of_text, http_failure, looks_like_events
+from dsh_actors.adapters.llm.images import ImageReader
 from dsh_actors.adapters.llm.settings import ModelFacts, ProviderConfig
 from dsh_actors.adapters.llm.sse import EventSource, EventTooLarge
 from dsh_actors.core.chunks import CallConfig, Chunk, Failure, Finish
@@ -39,9 +40,12 @@ class ChatCall:
     adapter_defaults: frozenset[str]
     context_window: int | None
     dialect: Dialect = field(repr=False)
+    input_modalities: tuple[str, ...] = ("text",)
+    read_image: ImageReader | None = field(default=None, repr=False, compare=False)
 
     def encoder(self) -> ChatEncoder:
-        return ChatEncoder(self.config.provider, self.dialect.parameters, self.dialect.needs_reasoning)
+        dialect, reader = self.dialect, self.read_image if "image" in self.input_modalities else None
+        return ChatEncoder(self.config.provider, dialect.parameters, dialect.needs_reasoning, reader)
 
 
 class OpenAiCompatibleProvider:
@@ -77,7 +81,10 @@ class OpenAiCompatibleProvider:
             if before is None and after is not None
         }
         window = None if facts is None else facts.context_window
-        return ChatCall(resolved, frozenset(filled), window, self._dialect)
+        # Nobody has said that an unlisted model takes more than text.
+        takes = ("text",) if facts is None else facts.input_modalities
+        reader = self._config.read_image
+        return ChatCall(resolved, frozenset(filled), window, self._dialect, takes, reader)
 
     def _facts(self, model: str) -> ModelFacts | None:
         if not model:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from dsh_actors.adapters.llm.images import ImageReader
 from dsh_actors.core.retry import RetryPolicy
 from dsh_actors.errors import ConfigError
 
@@ -17,7 +18,8 @@ class ModelFacts:
     """What is known about one model. Sizes are tokens; ``None`` is not known.
 
     ``default_output`` is sent as the output limit where nobody asked for another. ``efforts`` are
-    the reasoning efforts it takes, empty where it does not reason.
+    the reasoning efforts it takes, empty where it does not reason. ``input_modalities`` are ``text``
+    and what else it takes: ``image``.
     """
 
     id: str
@@ -26,6 +28,7 @@ class ModelFacts:
     default_output: int | None = None
     efforts: tuple[str, ...] = ()
     default_effort: str | None = None
+    input_modalities: tuple[str, ...] = ("text",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,8 @@ class ProviderConfig:
 
     ``models`` None leaves the catalogue to the adapter. With ``builtin_url`` the base URL is the
     vendor's own, so a model outside a known catalogue is refused. ``api_key_env`` is the variable
-    that the key should have come from; None for a server that needs no key.
+    that the key should have come from; None for a server that needs no key. ``read_image`` gives the
+    bytes of images in messages; without it models read text only.
     Raises `ConfigError` for a base URL that is none.
     """
 
@@ -50,6 +54,7 @@ class ProviderConfig:
     idle_timeout_s: float = 300.0
     headers: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
     retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
+    read_image: ImageReader | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         try:

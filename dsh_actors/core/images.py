@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
+from dsh_actors.core.events import Event
 from dsh_actors.core.messages import ImageRef
 from dsh_actors.errors import ImageRefused
 
@@ -22,8 +23,8 @@ __all__ = [
     "MAX_SIDE",
     "MAX_TOTAL_BYTES",
     "ImageFacts",
-    "image_refs",
     "image_type",
+    "images_of",
     "inspect_image",
     "require_batch",
 ]
@@ -119,9 +120,13 @@ def require_batch(count: int, total_bytes: int) -> None:
         )
 
 
-def image_refs(value: object) -> Iterator[ImageRef]:
-    """Every reference to an image in the data of an event, however deep."""
-    work = [value]
+def images_of(event: Event) -> Iterator[ImageRef]:
+    """Every reference to an image in an event, however deep."""
+    if event.type == "assistant/chunk":
+        chunk = event.data.get("chunk")
+        if not isinstance(chunk, dict) or chunk.get("type") != "block-end":
+            return  # a delta, of which there are many
+    work: list[object] = [event.data]
     while work:
         item = work.pop()
         if isinstance(item, dict):

@@ -144,7 +144,9 @@ class ImageRef:
         given, kind = rest.pop("attachmentId", None), rest.pop("mediaType", None)
         size, width, height = (rest.pop(key, None) for key in ("bytes", "width", "height"))
         name = rest.pop("name", None)
-        if type(given) is not str or not _ATTACHMENT_ID.fullmatch(given) or kind not in IMAGE_TYPES:
+        if type(given) is not str or not _ATTACHMENT_ID.fullmatch(given):
+            return None
+        if type(kind) is not str or kind not in IMAGE_TYPES:
             return None
         if any(type(number) is not int or number < 1 for number in (size, width, height)):
             return None

@@ -63,7 +63,9 @@ class ChatImages:
 
     def due_before(self, message: Message) -> JsonObject | None:
         """The message with the held images, where ``message`` ends the run of results; taken by that."""
-        if not self._held or all(isinstance(block, ToolResultBlock) for block in message.content):
+        if not self._held:
+            return None
+        if message.content and all(isinstance(block, ToolResultBlock) for block in message.content):
             return None
         due, self._held = self.held_message(), []
         return due

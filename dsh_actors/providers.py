@@ -49,6 +49,8 @@ class LazyProviders(Mapping[str, LlmProvider]):
             return ScriptedProvider()
         from dsh_actors.adapters.llm.registry import build_provider
         from dsh_actors.adapters.llm.settings import ModelFacts, ProviderConfig
+        from dsh_actors.config.wire import profile_in_force
+        from dsh_actors.core.retry import RetryPolicy
 
         model = self._config.model
         facts = tuple(
@@ -72,6 +74,9 @@ class LazyProviders(Mapping[str, LlmProvider]):
                 connect_timeout_s=model.connect_timeout_s,
                 first_event_timeout_s=model.first_event_timeout_s,
                 idle_timeout_s=model.idle_timeout_s,
+                headers=settings.wire.extra_headers,
+                retry_policy=settings.wire.retry or RetryPolicy(),
+                profile=profile_in_force(settings.wire, settings.type, settings.base_url or ""),
                 read_image=self._read_image,
             )
         )

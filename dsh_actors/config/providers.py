@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from dsh_actors.config.keys import nearest
 from dsh_actors.config.toml_file import read_toml
+from dsh_actors.config.wire import WIRE_KEYS, WireSettings, wire_settings
 from dsh_actors.core.outcome import Price
 from dsh_actors.errors import ConfigError
 
@@ -37,6 +38,7 @@ class ProviderSettings:
 
     ``api_key_env`` None: no variable holds its key; without a stored one it needs none.
     The base URL may hold a password. ``builtin_url``: it is the vendor's own, not one the user set.
+    ``wire``: what was set about its profile, headers, body and retries.
     """
 
     name: str
@@ -45,9 +47,13 @@ class ProviderSettings:
     api_key_env: str | None = None
     models: tuple[ModelSettings, ...] = ()
     builtin_url: bool = False
+    wire: WireSettings = field(default_factory=WireSettings)
 
 
 BUILT_IN: Mapping[str, ProviderSettings] = {
+    "anthropic": ProviderSettings(
+        "anthropic", "anthropic", "https://api.anthropic.com", "ANTHROPIC_API_KEY", builtin_url=True
+    ),
     "deepseek": ProviderSettings(
         "deepseek", "deepseek", "https://api.deepseek.com", "DEEPSEEK_API_KEY", builtin_url=True
     ),
@@ -57,7 +63,7 @@ BUILT_IN: Mapping[str, ProviderSettings] = {
     "scripted": ProviderSettings("scripted", "scripted"),
 }
 
-_PROVIDER_KEYS = ("type", "base_url", "api_key_env", "models")
+_PROVIDER_KEYS = ("type", "base_url", "api_key_env", "models", *WIRE_KEYS)
 _MODEL_KEYS = ("id", "context_window", "max_output", "price", "capabilities")
 _PRICE_KEYS = ("input", "output", "cache_read", "cache_write", "currency")
 
@@ -89,6 +95,8 @@ def _provider(name: str, table: Any, where: str) -> ProviderSettings:
     base = BUILT_IN.get(name) or ProviderSettings(name, "openai_compatible")
     url = table.get("base_url", base.base_url)
     kind = _text(table, "type", where) or base.type
+    if url is None and kind in BUILT_IN:
+        url = BUILT_IN[kind].base_url
     if url is None and kind == "openai_compatible":
         raise ConfigError(f"{where}: base_url is missing")
     models = table.get("models", [])
@@ -101,6 +109,7 @@ def _provider(name: str, table: Any, where: str) -> ProviderSettings:
         _text(table, "api_key_env", where) or base.api_key_env,
         tuple(_model(entry, f"{where}.models[{index}]") for index, entry in enumerate(models)),
         builtin_url=base.builtin_url and "base_url" not in table,
+        wire=wire_settings(table, kind, where),
     )
 
 

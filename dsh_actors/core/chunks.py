@@ -110,6 +110,9 @@ class Failure:
     """Why a model call failed. ``code`` is the stable part; see `core/retry.py` for the table.
 
     ``retry_after_ms`` is what the provider asked for; ``status`` is an HTTP status.
+
+    Two members are for the decision that follows and are not logged: ``should_retry``, the provider's word
+    on it, and ``fitting_output``, the output limit with which the same request would fit the context.
     """
 
     message: str
@@ -117,6 +120,8 @@ class Failure:
     status: int | None = None
     retry_after_ms: int | None = None
     request_id: str | None = None
+    should_retry: bool | None = field(default=None, compare=False)
+    fitting_output: int | None = field(default=None, compare=False)
 
     def to_json(self) -> JsonObject:
         data: JsonObject = {"message": self.message, "code": self.code}
@@ -209,14 +214,18 @@ class Finish:
 
     ``replay_state`` is the adapter's private data for the next request on the same route:
     ``{"response": …, "blocks": [one entry a block, in order]}``; ``blocks`` may be absent.
+    ``continues``: the model only paused; it goes on when it gets its own message back.
     """
 
     kind: FinishKind
     failure: Failure | None = None
     replay_state: JsonObject | None = field(default=None, hash=False)
+    continues: bool = False
 
     def to_json(self) -> JsonObject:
         reason: JsonObject = {"kind": self.kind}
+        if self.continues:
+            reason["continue"] = True
         if self.failure is not None:
             reason["failure"] = self.failure.to_json()
         data: JsonObject = {"type": "finish", "reason": reason}
@@ -249,7 +258,12 @@ def chunk_from_json(data: JsonObject) -> Chunk:
             case "finish":
                 reason = data["reason"]
                 failure = reason.get("failure")
-                return Finish(reason["kind"], failure and Failure.from_json(failure), data.get("replayState"))
+                return Finish(
+                    reason["kind"],
+                    failure and Failure.from_json(failure),
+                    data.get("replayState"),
+                    bool(reason.get("continue")),
+                )
     except (KeyError, TypeError, AttributeError) as error:
         raise EventRefused(f"not a stream chunk: {error!r}") from error
     raise EventRefused(f"unknown stream chunk {data['type']!r}")

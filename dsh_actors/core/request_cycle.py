@@ -51,6 +51,7 @@ class _Step:
     retries: int = 0
     retries_by_code: dict[str, int] = field(default_factory=dict)
     retry_id: str = ""
+    max_output: int | None = None
 
 
 class RequestCycle:
@@ -63,6 +64,7 @@ class RequestCycle:
         self._digest = RequestDigest()
         self._sent: RequestHeader | None = None
         self._logged: RequestHeader | None = None
+        self._lowered = False
 
     def begin_step(
         self, number: int, system: str | None, tools: tuple[ToolSchema, ...], *, series: bool
@@ -87,12 +89,18 @@ class RequestCycle:
         if self._sent is None or logged is None:
             return self._turn.env.config
         config, defaults = logged.config, logged.adapter_defaults
+        max_tokens = None if "maxTokens" in defaults else config.max_tokens
+        if self._step.max_output is not None:
+            max_tokens, self._lowered = self._step.max_output, True
+        elif self._lowered:
+            # The limit was lowered to make one request fit; the next may fit without that.
+            max_tokens, self._lowered = self._turn.env.config.max_tokens, False
         return CallConfig(
             config.provider,
             config.model,
             None if "reasoningEffort" in defaults else config.reasoning_effort,
             config.temperature,
-            None if "maxTokens" in defaults else config.max_tokens,
+            max_tokens,
             config.stop,
         )
 
@@ -160,7 +168,8 @@ class RequestCycle:
         blocks = attempt.assembler.blocks()
         calls = [block for block in blocks if isinstance(block, ToolCallBlock)]
         has_text = any(isinstance(block, TextBlock) and block.text.strip() for block in blocks)
-        if self._turn.env.require_text and finish.kind != "max-tokens" and not calls and not has_text:
+        must_speak = self._turn.env.require_text and finish.kind != "max-tokens" and not finish.continues
+        if must_speak and not calls and not has_text:
             self._recover(attempt, Failure("the model's answer has no text", "EMPTY_RESPONSE"))
             return
         self._log_reply(attempt, blocks, attempt.assembler.replay_state())
@@ -168,6 +177,8 @@ class RequestCycle:
             self._turn.end_step({"kind": "max-tokens"})
         elif calls:
             self._turn.run_tools(calls)
+        elif finish.continues:
+            self._turn.end_step(None)
         else:
             self._turn.end_step({"kind": "completed"})
 
@@ -226,6 +237,7 @@ class RequestCycle:
             self._turn.fail(attempt.failure)
             return
         self._log_retry(attempt.provider, attempt.failure, decision)
+        self._step.max_output = decision.max_output or self._step.max_output
         if decision.nudge:
             source = PluginSource("empty-reply", "notice", {"summary": "the reply was empty"})
             state = self._turn.state
@@ -234,7 +246,7 @@ class RequestCycle:
         self._turn.start(Phase.BACKOFF, lambda ticket: io.StartTimer(ticket, decision.delay_ms))
 
     def _log_retry(self, provider: str, failure: Failure, decision: Retry) -> None:
-        step, state = self._step, self._turn.state
+        step, state, most = self._step, self._turn.state, self._turn.env.watch.limits.max_retries
         step.retries += 1
         step.retries_by_code[failure.code] = step.retries_by_code.get(failure.code, 0) + 1
         step.retry_id = step.retry_id or f"{state.header.id}:{state.next_seq}"
@@ -245,7 +257,7 @@ class RequestCycle:
             "mode": "normal",
             "policyKey": provider,
             "retry": step.retries,
-            "maxRetries": self._turn.env.watch.limits.max_retries,
+            "maxRetries": limit if (limit := decision.max_retries) is not None else most,
             "delayMs": decision.delay_ms,
             "failure": failure.to_json(),
         }

@@ -14,13 +14,7 @@ from dataclasses import dataclass
 from dsh_actors.core.messages import ImageBlock, ImageRef
 from dsh_actors.errors import AttachmentError
 
-__all__ = ["MAX_ENCODED_BYTES", "MAX_REQUEST_IMAGES", "ImageData", "ImageEncoder", "ImageReader"]
-
-MAX_REQUEST_IMAGES = 600
-"""DeepSeek's documented ceiling for one request."""
-
-MAX_ENCODED_BYTES = 44 << 20
-"""Of base64 in one request: bodies may have about 48 MiB (DeepSeek's documentation), text included."""
+__all__ = ["ImageData", "ImageEncoder", "ImageLimits", "ImageReader"]
 
 ImageReader = Callable[[ImageRef], bytes]
 """The bytes of a stored image. Raises `AttachmentError`. May wait: it is called in a stream's own task."""
@@ -28,6 +22,18 @@ ImageReader = Callable[[ImageRef], bytes]
 _LOST = frozenset({"ATTACHMENT_NOT_FOUND", "ATTACHMENT_CORRUPT"})
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageLimits:
+    """What one request may hold: images, bytes of base64 over all, and of each.
+
+    The defaults are DeepSeek's: 600 images in a body of about 48 MiB, which has to hold the text too.
+    """
+
+    count: int = 600
+    encoded_bytes: int = 44 << 20
+    each_encoded_bytes: int = 44 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +52,9 @@ class ImageData:
 class ImageEncoder:
     """Encodes the images of one conversation in their order. ``read`` None: the model reads text only."""
 
-    def __init__(self, read: ImageReader | None) -> None:
+    def __init__(self, read: ImageReader | None, limits: ImageLimits | None = None) -> None:
         self._read = read
+        self._limits = limits or ImageLimits()
         self._count = self._bytes = 0
 
     def restart(self) -> None:
@@ -63,8 +70,10 @@ class ImageEncoder:
         ref = block.attachment
         if self._read is None:
             return f"[image {ref.words()}: not shown, this model reads text only]"
-        size = -(-ref.size // 3) * 4
-        if self._count == MAX_REQUEST_IMAGES or self._bytes + size > MAX_ENCODED_BYTES:
+        size, limits = -(-ref.size // 3) * 4, self._limits
+        if size > limits.each_encoded_bytes:
+            return f"[image {ref.words()}: not shown, it is larger than this provider takes]"
+        if self._count == limits.count or self._bytes + size > limits.encoded_bytes:
             return f"[image {ref.words()}: not shown, the conversation holds as many images as it may]"
         try:
             data = self._read(ref)

@@ -14,6 +14,8 @@ __all__ = ["ModelRoutes", "build_provider", "register_type"]
 def _openai_compatible(config: ProviderConfig) -> LlmProvider:
     from dsh_actors.adapters.llm.openai_compatible import OpenAiCompatibleProvider
 
+    if config.profile.name == "deepseek":
+        return _deepseek(config)
     return OpenAiCompatibleProvider(config)
 
 
@@ -21,10 +23,19 @@ def _deepseek(config: ProviderConfig) -> LlmProvider:
     from dsh_actors.adapters.llm.deepseek import DeepSeekDialect
     from dsh_actors.adapters.llm.openai_compatible import OpenAiCompatibleProvider
 
-    return OpenAiCompatibleProvider(config, DeepSeekDialect())
+    if config.profile.name == "generic":
+        return OpenAiCompatibleProvider(config, DeepSeekDialect())
+    return OpenAiCompatibleProvider(config, DeepSeekDialect(config.profile))
+
+
+def _anthropic(config: ProviderConfig) -> LlmProvider:
+    from dsh_actors.adapters.llm.anthropic import AnthropicProvider
+
+    return AnthropicProvider(config)
 
 
 _TYPES: dict[str, Callable[[ProviderConfig], LlmProvider]] = {
+    "anthropic": _anthropic,
     "deepseek": _deepseek,
     "openai_compatible": _openai_compatible,
 }

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from dsh_actors.adapters.llm.images import ImageReader
+from dsh_actors.config.profiles import PROFILES, Profile
 from dsh_actors.core.retry import RetryPolicy
 from dsh_actors.errors import ConfigError
 
-__all__ = ["ModelFacts", "ProviderConfig"]
+__all__ = ["ModelFacts", "ProviderConfig", "endpoint"]
+
+
+def endpoint(base_url: str, path: str, beta_path: str = "") -> str:
+    """``path`` below a base URL, whose query stays at the end. ``beta_path`` replaces a final ``/v1``."""
+    parts = urlsplit(base_url)
+    base = parts.path.rstrip("/")
+    if beta_path and not base.endswith(beta_path):
+        base = base.removesuffix("/v1") + beta_path
+    return urlunsplit(parts._replace(path=base + path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +47,9 @@ class ProviderConfig:
 
     ``models`` None leaves the catalogue to the adapter. With ``builtin_url`` the base URL is the
     vendor's own, so a model outside a known catalogue is refused. ``api_key_env`` is the variable
-    that the key should have come from; None for a server that needs no key. ``read_image`` gives the
-    bytes of images in messages; without it models read text only.
+    that the key should have come from; None for a server that needs no key. ``headers`` are sent as they
+    are; ``profile`` says what is peculiar about the server. ``read_image`` gives the bytes of images in
+    messages; without it models read text only.
     Raises `ConfigError` for a base URL that is none.
     """
 
@@ -54,6 +65,7 @@ class ProviderConfig:
     idle_timeout_s: float = 300.0
     headers: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
     retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
+    profile: Profile = PROFILES["generic"]
     read_image: ImageReader | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:

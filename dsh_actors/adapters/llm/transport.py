@@ -57,6 +57,7 @@ class _Tracked:
         exchange: Exchange | None = getattr(_running, "exchange", None)
         if exchange is not None:
             exchange.connection = self
+            exchange.is_new = True
         super().connect()  # type: ignore[misc]
         if exchange is not None:
             exchange.check()
@@ -142,6 +143,7 @@ class Exchange:
 
     def __init__(self, transport: Transport, control: StreamControl) -> None:
         self.connection: _Tracked | None = None
+        self.is_new = False
         self._transport = transport
         self._control = control
         self._response: requests.Response | None = None
@@ -152,10 +154,21 @@ class Exchange:
             raise ConnectionAbortedError("the call was aborted")
 
     def send(self, body: bytes) -> requests.Response:
+        """Send and wait for the response's head.
+
+        A kept connection that the server closed in the meantime is replaced once: nothing of a response
+        had come, so the request was not taken.
+        """
         self.check()
         _running.exchange = self
         try:
-            self._response = self._transport.send(body)
+            try:
+                self._response = self._transport.send(body)
+            except NETWORK_ERRORS as error:
+                if self.is_new or not _was_stale(error):
+                    raise
+                self.check()
+                self._response = self._transport.send(body)
         finally:
             _running.exchange = None
         return self._response
@@ -204,6 +217,12 @@ class Exchange:
     def close(self) -> None:
         if self._response is not None:
             self._response.close()
+
+
+def _was_stale(error: BaseException) -> bool:
+    """Whether the peer had closed or reset the connection before it answered anything."""
+    kinds = (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError)
+    return any(isinstance(link, kinds) for link in _chain(error))
 
 
 def network_failure(error: BaseException, endpoint: str, secret: str | None = None) -> Failure:

@@ -14,6 +14,8 @@ _QUOTA = (
     r"(balance|credits?) (is |are |has been |have been )?(exhausted|depleted)",
     r"out of (credits?|budget)",
     r"billing hard limit",
+    r"reached (your|the) (specified )?(api )?usage limits?",
+    r"(credit )?balance is too low",
     r"quota limit reached",
     r"arrearage",
     r"余额不足",
@@ -35,6 +37,7 @@ _CONTEXT = (
     r"prompt token count( of \d+)? exceeds the limit",
     r"input( token)? length too long",
     r"range of input length",
+    r"inputs?`? tokens \+ `?max new tokens`? must be",
     r"reduce the length of the (messages|prompt|input)",
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 from typing import Any
 
@@ -11,11 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsh_actors.adapters.llm import images as llm_images
+from dsh_actors.adapters.llm.anthropic import AnthropicProvider
 from dsh_actors.adapters.llm.chat_request import ChatEncoder
 from dsh_actors.adapters.llm.deepseek import DeepSeekDialect
+from dsh_actors.adapters.llm.dialect import ProfileDialect
+from dsh_actors.adapters.llm.images import ImageLimits
 from dsh_actors.adapters.llm.openai_compatible import OpenAiCompatibleProvider
 from dsh_actors.adapters.llm.settings import ModelFacts
 from dsh_actors.adapters.storage.attachments import MemoryAttachments
+from dsh_actors.config.profiles import PROFILES
 from dsh_actors.core.chunks import CallConfig
 from dsh_actors.core.ids import CallId, MessageId
 from dsh_actors.core.messages import (
@@ -43,7 +48,7 @@ URL = "data:image/png;base64," + base64.b64encode(png()).decode()
 
 
 def encoder(read: Any = STORE.read) -> ChatEncoder:
-    return ChatEncoder("p", lambda _config: {"model": "m"}, read_image=read)
+    return ChatEncoder("p", ProfileDialect(), read)
 
 
 def wire(coder: ChatEncoder, *messages: Message) -> list[dict[str, Any]]:
@@ -138,12 +143,12 @@ def test_each_image_is_read_once_in_a_conversation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "limit"), [("MAX_REQUEST_IMAGES", 2), ("MAX_ENCODED_BYTES", 2 * len(URL) - 44)]
+    "limits", [ImageLimits(count=2), ImageLimits(encoded_bytes=2 * len(URL.partition(",")[2]))]
 )
 def test_images_beyond_the_ceiling_of_a_request_are_named_and_earlier_ones_stay(
-    monkeypatch: pytest.MonkeyPatch, name: str, limit: int
+    monkeypatch: pytest.MonkeyPatch, limits: ImageLimits
 ) -> None:
-    monkeypatch.setattr(llm_images, name, limit)
+    monkeypatch.setattr(llm_images, "ImageLimits", lambda: limits)
     coder = encoder()
     short = wire(coder, said(PNG), said(PNG))
     long = wire(coder, said(PNG), said(PNG), said(PNG))
@@ -151,6 +156,12 @@ def test_images_beyond_the_ceiling_of_a_request_are_named_and_earlier_ones_stay(
     assert long[2]["content"].endswith("not shown, the conversation holds as many images as it may]")
     replaced = wire(coder, user_message("s", "summary"), said(PNG))
     assert URL in str(replaced[1])
+
+
+def test_an_image_that_a_provider_finds_too_large_is_named() -> None:
+    limits = ImageLimits(each_encoded_bytes=len(URL.partition(",")[2]) - 1)
+    shown = llm_images.ImageEncoder(STORE.read, limits).encode(PNG)
+    assert shown == "[image a.png, PNG, 2 × 3: not shown, it is larger than this provider takes]"
 
 
 BLOCK = st.sampled_from([PNG, GIF, LOST, TextBlock("t"), TextBlock("")])
@@ -201,3 +212,52 @@ def test_who_takes_images_is_what_the_catalogue_says_and_nobody_else() -> None:
 def test_half_a_surrogate_in_a_name_does_not_reach_the_wire() -> None:
     odd = ImageBlock(ImageRef(PNG.attachment.id, "image/png", PNG.attachment.size, 2, 3, "\ud800.png"))
     assert b"\\ud8" not in encoder().encode(ModelRequest(HEADER, [said(odd)]))
+
+
+# --- other wires and switches ------------------------------------------------------------------
+
+
+def messages_encoder(read: Any = STORE.read) -> Any:
+    listed = (ModelFacts("seeing", input_modalities=("text", "image")), ModelFacts("blind"))
+    provider = AnthropicProvider(config(type="anthropic", models=listed, read_image=read))
+    return provider.prepare(CallConfig("test", "seeing")).encoder()
+
+
+def test_the_messages_wire_takes_images_in_user_messages_and_inside_results() -> None:
+    data = base64.b64encode(png()).decode()
+    source = {"type": "base64", "media_type": "image/png", "data": data}
+    shown = [{"type": "text", "text": "[image a.png, PNG, 2 × 3]"}, {"type": "image", "source": source}]
+    messages = [said(TextBlock("look"), PNG), called("1"), result("1", TextBlock("got"), PNG)]
+    user, _, answered = wire(messages_encoder(), *messages)
+    assert user["content"] == [{"type": "text", "text": "look"}, *shown]
+    (block_,) = answered["content"]
+    assert block_["content"] == [{"type": "text", "text": "got"}, *shown]
+    (text, *_), _, _ = (message["content"] for message in wire(messages_encoder(None), *messages))
+    assert text == {"type": "text", "text": "look"}
+
+
+def test_the_messages_wire_keeps_its_bytes_as_a_conversation_with_images_grows() -> None:
+    messages = [said(PNG), called("1", "2"), result("1", PNG), result("2", GIF), user_message("s", "more")]
+    coder, previous = messages_encoder(), b""
+    for end in (1, 4, 5):
+        body = coder.encode(ModelRequest(HEADER, messages[:end]))
+        assert body == messages_encoder().encode(ModelRequest(HEADER, messages[:end]))
+        assert body.startswith(previous.rstrip(b"]}"))
+        previous = body
+
+
+@pytest.mark.parametrize("switch", ["bridge_tool_results", "merge_same_role"])
+def test_a_servers_rules_on_roles_hold_for_the_message_with_the_images_too(switch: str) -> None:
+    profile = dataclasses.replace(PROFILES["generic"], **{switch: True})
+    messages = [said(TextBlock("go")), called("1"), result("1", PNG), user_message("s", "steered")]
+    coder = ChatEncoder("p", ProfileDialect(profile), STORE.read)
+    short = wire(coder, *messages[:3])
+    long = wire(coder, *messages)
+    assert long == wire(ChatEncoder("p", ProfileDialect(profile), STORE.read), *messages)
+    roles = [message["role"] for message in long]
+    if switch == "merge_same_role":
+        assert roles == ["user", "assistant", "tool", "user"]
+        assert long[3]["content"] == [*short[3]["content"], {"type": "text", "text": "steered"}]
+    else:
+        assert roles == ["user", "assistant", "tool", "assistant", "user", "user"]
+        assert long[:5] == short

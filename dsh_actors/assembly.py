@@ -54,7 +54,7 @@ class AgentAssembly:
         providers: Mapping[str, LlmProvider],
         processes: ProcessRunner,
         redactor: Redactor,
-        store_image: StoreImage,
+        store_image: StoreImage | None = None,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -130,9 +130,10 @@ class AgentAssembly:
         return "image" in getattr(call, "input_modalities", ())
 
     def _image_taker(self, options: AgentOptions, call: CallConfig) -> TakeImage | None:
-        if not self._reads_images(call):
+        store = self._store_image
+        if store is None or not self._reads_images(call):
             return None
-        return lambda data, name: self._store_image(data, name, options.ephemeral)
+        return lambda data, name: store(data, name, options.ephemeral)
 
     def _check_rules(self, options: AgentOptions) -> None:
         tools = self._scope.visible_tools().values()

@@ -18,7 +18,14 @@ from dsh_actors.core.images import inspect_image
 from dsh_actors.core.messages import ImageRef
 from dsh_actors.errors import AttachmentError
 
-__all__ = ["AttachmentShelf", "AttachmentStore", "open_attachments", "open_shelf", "require_match"]
+__all__ = [
+    "AttachmentShelf",
+    "AttachmentStore",
+    "MemoryAttachments",
+    "open_attachments",
+    "open_shelf",
+    "require_match",
+]
 
 GRACE_S = 24 * 3600
 """An image that nothing refers to stays for so long: the event that will refer to it may be on its way."""
@@ -113,15 +120,22 @@ class AttachmentStore:
 
 
 class MemoryAttachments:
-    """Images that live as long as the process, for runs that keep nothing."""
+    """Images of this process, for runs that keep nothing. Beyond ``limit_bytes`` the oldest are dropped."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit_bytes: int = 256 << 20) -> None:
         self._images: dict[str, bytes] = {}
+        self._limit = limit_bytes
 
     def put(self, data: bytes, name: str | None = None) -> ImageRef:
         """Raises `ImageRefused`."""
         ref = _reference(data, name)
+        self._images.pop(ref.digest, None)
         self._images[ref.digest] = data
+        size = sum(map(len, tuple(self._images.values())))
+        for digest in tuple(self._images)[:-1]:
+            if size <= self._limit:
+                break
+            size -= len(self._images.pop(digest, b""))
         return ref
 
     def read(self, ref: ImageRef) -> bytes:

@@ -8,9 +8,8 @@ from io import BufferedReader
 
 from dsh_actors.adapters.tools.encodings import BOM, is_utf8
 from dsh_actors.adapters.tools.paths import absolute, check_cancel, open_file, shown
-from dsh_actors.core.images import HEAD_BYTES, MAX_IMAGE_BYTES, image_type
 from dsh_actors.core.text import JsonObject, decode_output
-from dsh_actors.errors import ImageRefused, ToolError
+from dsh_actors.errors import ToolError
 from dsh_actors.ports import ToolContext, ToolOutput, ToolSpec
 
 __all__ = ["ReadTool"]
@@ -18,6 +17,7 @@ __all__ = ["ReadTool"]
 DEFAULT_LIMIT = 2000
 LINE_CHARS = 2000
 _MAX_CHAR_BYTES = 4
+_IMAGE_STARTS = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF")
 _BLOCK = 1 << 18
 _MAX_SKIP = 64 << 20
 _FOOTER_ROOM = 400
@@ -64,8 +64,12 @@ class ReadTool:
             raise ToolError("limit must be at least 1", code="INVALID_ARGS")
         with open_file(path, context) as fd, open(fd, "rb", closefd=False) as file:
             name = shown(path, context)
-            if start_byte is None and image_type(file.peek(HEAD_BYTES)[:HEAD_BYTES]) is not None:
-                return _image(file, name, context)
+            if start_byte is None and file.peek(4).startswith(_IMAGE_STARTS):
+                from dsh_actors.adapters.tools.read_image import read_image  # few runs meet any
+
+                image = read_image(file, name, context)
+                if image is not None:
+                    return image
             if start_byte is None:
                 return ToolOutput(_LineView(file, name, context).read(offset, limit))
             return ToolOutput(_byte_window(file, name, start_byte, limit, context))
@@ -77,27 +81,6 @@ def _split_place(path: str, context: ToolContext) -> tuple[bytes, int | None]:
     if found is None or os.path.lexists(absolute(path, context)):
         return absolute(path, context), None
     return absolute(found[1], context), int(found[2])
-
-
-def _image(file: BufferedReader, name: str, context: ToolContext) -> ToolOutput:
-    """The image itself for a model that takes images, a note for any other."""
-    size = os.fstat(file.fileno()).st_size
-    bytes_of = f"its bytes: {name}#byte=0"
-    if context.attach is None:
-        kind = image_type(file.peek(HEAD_BYTES)[:HEAD_BYTES])
-        facts = f"{name} is an image ({kind}, {size} bytes)"
-        return ToolOutput(f"[{facts}; this model reads text only; {bytes_of}]")
-    pieces: list[bytes] = []
-    length = 0
-    while length <= MAX_IMAGE_BYTES and (piece := file.read(_BLOCK)):
-        check_cancel(context)
-        pieces.append(piece)
-        length += len(piece)
-    try:
-        image = context.attach(b"".join(pieces), name)
-    except ImageRefused as error:
-        raise ToolError(f"{error.message}; {bytes_of}", code=error.code) from error
-    return ToolOutput(f"[image {image.attachment.words()}, {length} bytes]", images=(image,))
 
 
 class _LineView:

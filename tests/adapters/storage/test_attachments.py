@@ -12,7 +12,12 @@ from pathlib import Path
 import pytest
 
 from dsh_actors.adapters.storage import attachments
-from dsh_actors.adapters.storage.attachments import AttachmentShelf, AttachmentStore, open_attachments
+from dsh_actors.adapters.storage.attachments import (
+    AttachmentShelf,
+    AttachmentStore,
+    MemoryAttachments,
+    open_attachments,
+)
 from dsh_actors.core import images
 from dsh_actors.core.messages import ImageRef
 from dsh_actors.errors import AttachmentError, ConfigError, ImageRefused, StorageFull
@@ -137,6 +142,20 @@ def test_a_run_that_keeps_nothing_has_its_images_and_those_of_the_home(tmp_path:
     assert (shelf.read(ref), shelf.read(stored)) == (png(), gif())
     assert len(files(tmp_path)) == 1
     assert failure(AttachmentShelf(None, lambda: None), ref) == "ATTACHMENT_NOT_FOUND"
+
+
+def test_images_that_are_not_kept_take_bounded_memory_and_the_newest_always_stays() -> None:
+    memory = MemoryAttachments(limit_bytes=len(png()) + len(gif()))
+    first, second = memory.put(png()), memory.put(gif())
+    memory.put(png())
+    third = memory.put(png(5, 5))
+    assert memory.read(third) == png(5, 5)
+    with pytest.raises(AttachmentError):
+        memory.read(second)
+    memory.put(png(100, 100))
+    with pytest.raises(AttachmentError):
+        memory.read(first)
+    assert MemoryAttachments(limit_bytes=0).put(png()).size == len(png())
 
 
 def test_nothing_is_stored_where_there_is_no_home_for_it(tmp_path: Path) -> None:

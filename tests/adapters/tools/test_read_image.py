@@ -67,11 +67,11 @@ def test_a_damaged_image_is_an_error_with_a_way_to_its_bytes(work: Workspace) ->
 def test_an_image_that_is_too_large_is_not_read_to_its_end(
     work: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dsh_actors.adapters.tools import read
+    from dsh_actors.adapters.tools import read_image
 
     monkeypatch.setattr(images, "MAX_IMAGE_BYTES", 100)
-    monkeypatch.setattr(read, "MAX_IMAGE_BYTES", 100)
-    monkeypatch.setattr(read, "_BLOCK", 64)
+    monkeypatch.setattr(read_image, "MAX_IMAGE_BYTES", 100)
+    monkeypatch.setattr(read_image, "_BLOCK", 64)
     path = work.file("p.png", png())
     with open(path, "r+b") as file:
         file.truncate(1 << 40)

@@ -320,7 +320,9 @@ def test_the_wire_is_shown_with_its_origins_and_without_its_secrets(world: World
         ('retry = { max_delay = "soon" }', ["max_delay"]),
         ('retry = { initial_delay = "20s" }', ["initial_delay_ms (20000) exceeds"]),
         ("retry = { jitter = 2 }", ["jitter"]),
-        ('type = "scripted"\nprofile = "kimi"', ["profile is for the types"]),
+        ('type = "scripted"\nretry = {}', ["retry means nothing for the type scripted"]),
+        ('type = "anthropic"\nextra_body = {}', ["extra_body means nothing for the type anthropic"]),
+        ('type = "anthropic"\nprofile = "kimi"', ["profile means nothing for the type anthropic"]),
     ],
 )
 def test_a_mistake_about_the_wire_is_refused_with_its_place(

@@ -25,6 +25,9 @@ WIRE_KEYS = ("profile", "quirks", "extra_body", "extra_headers", "retry")
 CHAT_TYPES = ("deepseek", "openai_compatible")
 """The types of providers that have a profile."""
 
+_ANY_TYPE = ("extra_headers", "retry")
+"""What every server on the network has."""
+
 _OWN_MEMBERS = (
     *("model", "messages", "stream", "tools"),
     *("max_tokens", "max_completion_tokens", "temperature", "stop"),
@@ -65,8 +68,10 @@ def wire_settings(table: Mapping[str, Any], kind: str, where: str) -> WireSettin
     given = [key for key in WIRE_KEYS if key in table]
     if not given:
         return WireSettings()
-    if kind not in CHAT_TYPES and (wrong := [key for key in given if key in ("profile", "quirks")]):
-        raise ConfigError(f"{where}: {wrong[0]} is for the types {' and '.join(CHAT_TYPES)}, not {kind}")
+    usable = WIRE_KEYS if kind in CHAT_TYPES else () if kind == "scripted" else _ANY_TYPE
+    wrong = next((key for key in given if key not in usable), None)
+    if wrong is not None:
+        raise ConfigError(f"{where}: {wrong} means nothing for the type {kind}")
     for key in given:
         if key != "profile" and not isinstance(table[key], dict):
             place = where.rpartition(" ")[2]

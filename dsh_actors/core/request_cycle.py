@@ -105,9 +105,12 @@ class RequestCycle:
         )
 
     def on_call(self, ready: io.CallReady) -> None:
-        turn, config = self._turn, ready.config
+        turn, config, filled = self._turn, ready.config, ready.adapter_defaults
+        if self._step.max_output is not None:
+            # Nobody asked for this limit: a session that is resumed here must not keep it.
+            filled |= {"maxTokens"}
         header = self._log_header(
-            RequestHeader(config, ready.adapter_defaults, self._step.system or None, self._step.tools)
+            RequestHeader(config, filled, self._step.system or None, self._step.tools)
         )
         context: JsonObject = {"provider": config.provider, "model": config.model}
         if ready.context_window is not None:

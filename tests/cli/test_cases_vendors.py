@@ -78,7 +78,19 @@ def test_a_request_is_made_to_fit_once_and_the_next_one_is_as_configured(dsh: Ds
     assert [request.json["max_tokens"] for request in dsh.requests()] == [4000, 1936, 4000]
     headers = [e["data"]["header"]["config"]["maxTokens"] for e in result.of("request/header")]
     assert headers == [4000, 1936, 4000]
+    filled = [e["data"]["header"].get("adapterDefaults") for e in result.of("request/header")]
+    assert filled == [None, {"maxTokens": True}, None]
     assert dsh.call("session", "verify", "--requests", "s").code == 0
+
+
+def test_a_limit_that_made_one_request_fit_does_not_outlive_its_step(dsh: Dsh) -> None:
+    text = "maximum context length is 4096 tokens. However, your request has 2000 input tokens."
+    dsh.server.script(refused(text), T(["half", "way"], hold="never"), T("two"))
+    running = dsh.begin("--session-id", "s", "x")
+    dsh.server.wait_for_requests(2)
+    running.kill()
+    assert dsh.run("--resume", "s", "y").out == "two\n"
+    assert [request.json.get("max_tokens") for request in dsh.requests()] == [None, 2032, None]
 
 
 def test_an_overflow_that_cannot_be_helped_is_not_repeated(dsh: Dsh) -> None:

@@ -42,7 +42,9 @@ def assistant_messages(
 
 def _replay_of(source: ModelSource, model: str) -> JsonObject:
     """What the adapter kept. Signatures and encrypted parts mean something to their own model only."""
-    state: JsonObject = source.replay_state or {}
+    state = source.replay_state
+    if not state:
+        return {}
     response = state.get("response")
     if not isinstance(response, dict):
         response = {}
@@ -80,8 +82,11 @@ def _tool_calls(
         elif ids:
             ids.pop(block.id, None)
         function = {"name": clean_text(block.name), "arguments": wire_arguments(block.arguments)}
+        call: JsonObject = {"id": wire_id, "type": "function", "function": function}
         extra = extras[position] if extras else None
-        calls.append({"id": wire_id, "type": "function", "function": function, **(extra or {})})
+        if isinstance(extra, dict) and "extra_content" in extra:
+            call["extra_content"] = extra["extra_content"]
+        calls.append(call)
     return calls
 
 

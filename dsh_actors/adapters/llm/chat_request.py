@@ -115,10 +115,14 @@ class ChatEncoder:
         return added
 
     def _put(self, wire: JsonObject) -> None:
+        profile = self._profile
+        if not (profile.bridge_tool_results or profile.merge_same_role):
+            self._tail += b"," + _dump(wire)
+            return
         before, role = self._last.get("role"), wire["role"]
-        if role == "user" and before == "tool" and self._profile.bridge_tool_results:
+        if role == "user" and before == "tool" and profile.bridge_tool_results:
             self._tail += b"," + _dump(_text_message("assistant", BRIDGE))
-        elif role == "user" == before and self._profile.merge_same_role:
+        elif role == "user" == before and profile.merge_same_role:
             joined = _joined(self._last["content"], wire["content"])
             if joined is not None:
                 wire = {"role": "user", "content": joined}

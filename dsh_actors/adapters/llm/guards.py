@@ -1,13 +1,14 @@
-"""What a reply's token counts give away: a prompt that was cut, or that the window cannot have held. Pure."""
+"""What the end of a reply gives away: a prompt that was cut or never fitted, a call that is no call. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from dsh_actors.core.chunks import Chunk, Failure, Finish, UsageChunk
+from dsh_actors.core.chunks import BlockEnd, Chunk, Failure, Finish, UsageChunk
+from dsh_actors.core.messages import TextBlock
 
-__all__ = ["is_prompt_cut", "overflow_of", "rough_tokens"]
+__all__ = ["has_call_markup", "is_prompt_cut", "overflow_of", "rough_tokens"]
 
 FULL_SHARE = 0.99
 CUT_SHARE = 0.6
@@ -15,6 +16,9 @@ CUT_SHARE = 0.6
 
 MIN_ESTIMATE = 4_000
 """Below this an estimate says nothing."""
+
+_CALL_MARKS = ("<tool_call>", "<function=", "<｜")
+"""Of Hermes and Qwen, of Llama, and of DeepSeek."""
 
 _RUNS = re.compile(rb"(.)\1{3,}", re.DOTALL)
 
@@ -48,6 +52,15 @@ def is_prompt_cut(chunks: Sequence[Chunk], body: bytes) -> bool:
     estimate = rough_tokens(_RUNS.sub(rb"\1", body))
     prompt = usage.input + (usage.cache_read or 0) + (usage.cache_write or 0)
     return estimate > MIN_ESTIMATE and prompt < CUT_SHARE * estimate
+
+
+def has_call_markup(chunks: Sequence[Chunk]) -> bool:
+    """Whether the text holds a model's own notation for calls, which the server should have parsed.
+
+    It is not read as a call, since it may as well be an answer about that notation.
+    """
+    texts = [c.block.text for c in chunks if isinstance(c, BlockEnd) and isinstance(c.block, TextBlock)]
+    return any(mark in text for text in texts for mark in _CALL_MARKS)
 
 
 def rough_tokens(body: bytes) -> int:

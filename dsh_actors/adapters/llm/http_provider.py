@@ -83,8 +83,8 @@ class HttpProvider(ABC):
         """A failure seen together with the request; ``window`` is the model's context in tokens."""
         return failure
 
-    def _odd_counts(self, chunks: Sequence[Chunk], body: bytes) -> str | None:
-        """A warning about a complete reply whose token counts do not fit the request."""
+    def _oddity(self, chunks: Sequence[Chunk], body: bytes) -> str | None:
+        """A warning about a complete reply that is not what it seems."""
         return None
 
     # --- preparing ----------------------------------------------------------------------------
@@ -215,7 +215,7 @@ class HttpProvider(ABC):
         overflow = overflow_of(chunks, window)
         if overflow is not None:
             return [*chunks[:-1], Finish("error", overflow)]
-        odd = self._odd_counts(chunks, body)
+        odd = self._oddity(chunks, body)
         if odd is not None and warnings is not None:
             warnings.add(odd)
         return chunks

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dsh_actors.adapters.llm.chat_request import ChatEncoder
 from dsh_actors.adapters.llm.chat_stream import ChatStream
 from dsh_actors.adapters.llm.dialect import Dialect, ProfileDialect
-from dsh_actors.adapters.llm.guards import is_prompt_cut, rough_tokens
+from dsh_actors.adapters.llm.guards import has_call_markup, is_prompt_cut, rough_tokens
 from dsh_actors.adapters.llm.http_provider import HttpProvider
 from dsh_actors.adapters.llm.images import ImageReader
 from dsh_actors.adapters.llm.other_form import other_form
@@ -104,6 +104,7 @@ class OpenAiCompatibleProvider(HttpProvider):
             code = "RATE_LIMIT"
         return failure if code == failure.code else replace(failure, code=code)
 
-    def _odd_counts(self, chunks: Sequence[Chunk], body: bytes) -> str | None:
-        is_cut = self._dialect.profile.prompt_cut and is_prompt_cut(chunks, body)
-        return "prompt_cut" if is_cut else None
+    def _oddity(self, chunks: Sequence[Chunk], body: bytes) -> str | None:
+        if self._dialect.profile.prompt_cut and is_prompt_cut(chunks, body):
+            return "prompt_cut"
+        return "call_markup_in_text" if has_call_markup(chunks) else None

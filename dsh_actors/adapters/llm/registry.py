@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from dsh_actors.adapters.llm.settings import ProviderConfig
+from dsh_actors.config.profiles import PROFILES
 from dsh_actors.errors import ConfigError, UsageError
 from dsh_actors.ports import LlmProvider
 
@@ -23,9 +24,8 @@ def _deepseek(config: ProviderConfig) -> LlmProvider:
     from dsh_actors.adapters.llm.deepseek import DeepSeekDialect
     from dsh_actors.adapters.llm.openai_compatible import OpenAiCompatibleProvider
 
-    if config.profile.name == "generic":
-        return OpenAiCompatibleProvider(config, DeepSeekDialect())
-    return OpenAiCompatibleProvider(config, DeepSeekDialect(config.profile))
+    profile = PROFILES["deepseek"] if config.profile is PROFILES["generic"] else config.profile
+    return OpenAiCompatibleProvider(config, DeepSeekDialect(profile))
 
 
 def _anthropic(config: ProviderConfig) -> LlmProvider:

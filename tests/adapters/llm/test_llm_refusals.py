@@ -209,6 +209,18 @@ def test_a_prompt_that_a_server_cut_in_silence_is_noted(
     assert ("prompt_cut" in caplog.text) is noted
 
 
+@pytest.mark.parametrize(
+    ("text", "is_noted"),
+    [('<tool_call>{"name": "f"}</tool_call>', True), ("so <｜DSML｜invoke>", True), ("a < b", False)],
+)
+def test_a_call_written_as_text_stays_text_and_is_noted(
+    text: str, is_noted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    chunks, log = noted(delta(content=text) + finish("stop") + DONE, caplog)
+    assert assemble(chunks).blocks() == (TextBlock(text),)
+    assert ("call_markup_in_text" in log) is is_noted
+
+
 # --- retries --------------------------------------------------------------------------------------
 
 

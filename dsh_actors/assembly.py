@@ -38,7 +38,7 @@ _BYTE_SUFFIX = re.compile(r"#byte=\d+\Z")
 
 
 StoreImage = Callable[[bytes, str, bool], ImageBlock]
-"""Stores an image under a name; True keeps it off the disk."""
+"""Stores an image under a name; False keeps it off the disk."""
 
 TakeImage = Callable[[bytes, str], ImageBlock]
 
@@ -133,7 +133,7 @@ class AgentAssembly:
         store = self._store_image
         if store is None or not self._reads_images(call):
             return None
-        return lambda data, name: store(data, name, options.ephemeral)
+        return lambda data, name: store(data, name, not options.ephemeral)
 
     def _check_rules(self, options: AgentOptions) -> None:
         tools = self._scope.visible_tools().values()

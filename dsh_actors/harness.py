@@ -9,8 +9,8 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from dsh_actors.actors import protocol as p
 from dsh_actors.actors.address import Address
@@ -25,6 +25,7 @@ from dsh_actors.actors.tool_pool import RunningCalls, ToolPoolActor
 from dsh_actors.actors.wiring import Wiring
 from dsh_actors.adapters.storage.backend import open_disk_storage, open_index
 from dsh_actors.adapters.storage.memory import MemoryStorage
+from dsh_actors.adapters.storage.shelf import AttachmentShelf
 from dsh_actors.adapters.tools.registry import builtin_tools
 from dsh_actors.assembly import AgentAssembly
 from dsh_actors.config import Config, prepare_home
@@ -48,9 +49,6 @@ from dsh_actors.runtime.ref import ACTOR_TIMEOUT, Ref
 from dsh_actors.runtime.tasks import Slots
 from dsh_actors.runtime.timers import SystemClock
 from dsh_actors.sessions import PreparedSession, SessionView, StoredSessions
-
-if TYPE_CHECKING:
-    from dsh_actors.adapters.storage.attachments import AttachmentShelf
 
 __all__ = ["AgentHandle", "AgentRef", "Harness"]
 
@@ -85,6 +83,8 @@ class Harness:
         for tool in builtin_tools():
             self.scope.tool(tool)
         self._presets: dict[str, Scope] = {}
+        place = None if ephemeral else config.home
+        self._shelf = AttachmentShelf(place, lambda: prepare_home(config.require_home()))
         self.providers = LazyProviders(config, providers or {}, lambda r: run_native(self._shelf.read, r))
         self._redactor = Redactor(config.secrets())
         # Carried by every child, so that whatever escapes its group is still found.
@@ -96,7 +96,7 @@ class Harness:
             self.providers,
             self.processes,
             self._redactor,
-            lambda data, name, ephemeral: ImageBlock(self._shelf.put(data, name, ephemeral=ephemeral)),
+            lambda data, name, keep: ImageBlock(self._shelf.put(data, name, ephemeral=not keep)),
         )
         self._store, self._gateway, self._pool, self._approvals, self._projector = (
             Address(name)
@@ -259,14 +259,6 @@ class Harness:
     def _project(self, session_id: SessionId) -> None:
         """Native: bring the index up to date for one session. Nothing is imported for it before."""
         open_index(self.config.require_home(), self.storage).project(session_id)
-
-    @cached_property
-    def _shelf(self) -> AttachmentShelf:
-        """Made when the first image is met: most runs meet none."""
-        from dsh_actors.adapters.storage.attachments import open_shelf
-
-        home = None if self.storage is self.memory else self.config.home
-        return open_shelf(home, lambda: prepare_home(self.config.require_home()))
 
     def _check(self, options: AgentOptions) -> None:
         self._scope_above(options.preset)

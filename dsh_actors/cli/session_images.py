@@ -51,6 +51,7 @@ def sweep(stored: SessionStorage, store: AttachmentStore) -> tuple[int, int]:
 
     Raises `SessionError` where a session cannot be read to its end: it may refer to any of them.
     """
+    store.remove_drafts()
     unused = store.idle()
     if not unused:
         return 0, 0

@@ -89,6 +89,15 @@ def test_every_transcript_shows_the_images(place: Place, images: AttachmentStore
     assert "<img" not in without and without.count("is not stored here") == 2
 
 
+def test_a_name_cannot_get_out_of_its_place(place: Place, images: AttachmentStore) -> None:
+    name = """a"><script>alert(1)</script>'](x)\x1b[31m.png\n# heading"""
+    store_session(place.home, "n", log_with(images.put(png(), name)))
+    page = place.ok("export", "--format", "html", "n")
+    assert "<script>alert" not in page and "\x1b" not in page and page.count("<img") == 2
+    (alt, *_) = place.ok("export", "--format", "markdown", "n").partition("](<")[0].rpartition("![")[2:]
+    assert "\n" not in alt and "]" not in alt
+
+
 def test_a_page_embeds_a_bounded_amount(
     place: Place, ref: ImageRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:

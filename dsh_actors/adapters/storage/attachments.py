@@ -10,20 +10,18 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from dsh_actors.adapters.storage.files import write_atomically
+from dsh_actors.adapters.storage.files import DRAFT_PREFIX, write_atomically
 from dsh_actors.adapters.storage.layout import make_private_directories, storage_error
 from dsh_actors.core.images import inspect_image
 from dsh_actors.core.messages import ImageRef
 from dsh_actors.errors import AttachmentError
 
 __all__ = [
-    "AttachmentShelf",
     "AttachmentStore",
     "MemoryAttachments",
     "open_attachments",
-    "open_shelf",
     "require_match",
 ]
 
@@ -87,6 +85,19 @@ class AttachmentStore:
                 if _DIGEST.fullmatch(name) and name[:2] == folder:
                     yield name
 
+    def remove_drafts(self) -> None:
+        """Remove what killed writers left more than `GRACE_S` ago. Raises `StorageError`."""
+        for folder in _names(self._root):
+            for name in _names(os.path.join(self._root, folder)):
+                path = os.path.join(self._root, folder, name)
+                if name.startswith(DRAFT_PREFIX) and _age_s(path, time.time()) >= GRACE_S:
+                    try:
+                        os.unlink(path)
+                    except FileNotFoundError:
+                        continue  # another process is as tidy
+                    except OSError as error:
+                        raise storage_error(error, "remove", path) from error
+
     def idle(self) -> set[str]:
         """The digests of images that were not used for `GRACE_S`."""
         now_s = time.time()
@@ -144,39 +155,6 @@ class MemoryAttachments:
         if data is None or len(data) != ref.size:
             raise _missing(ref)
         return data
-
-
-class AttachmentShelf:
-    """The images of one harness: those of its home, where it has one, and those that are not kept.
-
-    ``prepare`` is called before something is stored on the disk; it may raise `ConfigError`.
-    """
-
-    def __init__(self, disk: AttachmentStore | None, prepare: Callable[[], None]) -> None:
-        self._disk = disk
-        self._prepare = prepare
-        self._memory = MemoryAttachments()
-
-    def put(self, data: bytes, name: str | None = None, *, ephemeral: bool = False) -> ImageRef:
-        """Raises what `AttachmentStore.put` and the preparation of the home raise."""
-        if ephemeral or self._disk is None:
-            return self._memory.put(data, name)
-        self._prepare()
-        return self._disk.put(data, name)
-
-    def read(self, ref: ImageRef) -> bytes:
-        """Raises `AttachmentError`."""
-        try:
-            return self._memory.read(ref)
-        except AttachmentError:
-            if self._disk is None:
-                raise
-        return self._disk.read(ref)
-
-
-def open_shelf(home: str | None, prepare: Callable[[], None]) -> AttachmentShelf:
-    """The images of a harness; without a home they live as long as it. ``prepare`` creates the home."""
-    return AttachmentShelf(None if home is None else open_attachments(home), prepare)
 
 
 def open_attachments(home: str) -> AttachmentStore:

@@ -28,7 +28,8 @@ _SPEC = ToolSpec(
     name="read",
     description=(
         "Read a text file as numbered lines. offset: first line, from 1; limit: how many lines (default "
-        f"{DEFAULT_LIMIT}). path#byte=N goes on inside a very long line. Read a file before you edit it."
+        f"{DEFAULT_LIMIT}). path#byte=N goes on inside a very long line. An image is shown, if you can see "
+        "images. Read a file before you edit it."
     ),
     parameters={
         "type": "object",

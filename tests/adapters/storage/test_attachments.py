@@ -13,11 +13,11 @@ import pytest
 
 from dsh_actors.adapters.storage import attachments
 from dsh_actors.adapters.storage.attachments import (
-    AttachmentShelf,
     AttachmentStore,
     MemoryAttachments,
     open_attachments,
 )
+from dsh_actors.adapters.storage.shelf import AttachmentShelf
 from dsh_actors.core import images
 from dsh_actors.core.messages import ImageRef
 from dsh_actors.errors import AttachmentError, ConfigError, ImageRefused, StorageFull
@@ -126,6 +126,17 @@ def test_only_what_was_not_used_for_a_day_is_idle(store: AttachmentStore) -> Non
     assert attachments.GRACE_S == DAY_S
 
 
+def test_what_a_killed_writer_left_goes_after_a_day(store: AttachmentStore) -> None:
+    folder = Path(store.path(store.put(png()))).parent
+    old, new, other = (folder / name for name in (".draft-1-ab", ".draft-2-cd", "notes"))
+    for path in (old, new, other):
+        path.write_bytes(b"x")
+    for path in (old, other):
+        os.utime(path, (1, 1))
+    store.remove_drafts()
+    assert [path.exists() for path in (old, new, other)] == [False, True, True]
+
+
 def test_foreign_files_are_not_taken_for_images(store: AttachmentStore) -> None:
     ref = store.put(png())
     folder = Path(store.path(ref)).parent
@@ -137,7 +148,7 @@ def test_foreign_files_are_not_taken_for_images(store: AttachmentStore) -> None:
 
 def test_a_run_that_keeps_nothing_has_its_images_and_those_of_the_home(tmp_path: Path) -> None:
     stored = open_attachments(str(tmp_path)).put(gif())
-    shelf = AttachmentShelf(open_attachments(str(tmp_path)), lambda: None)
+    shelf = AttachmentShelf(str(tmp_path), lambda: None)
     ref = shelf.put(png(), ephemeral=True)
     assert (shelf.read(ref), shelf.read(stored)) == (png(), gif())
     assert len(files(tmp_path)) == 1
@@ -162,7 +173,7 @@ def test_nothing_is_stored_where_there_is_no_home_for_it(tmp_path: Path) -> None
     def refuse() -> None:
         raise ConfigError("no place")
 
-    shelf = AttachmentShelf(open_attachments(str(tmp_path)), refuse)
+    shelf = AttachmentShelf(str(tmp_path), refuse)
     with pytest.raises(ConfigError):
         shelf.put(png())
     assert files(tmp_path) == []

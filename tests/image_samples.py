@@ -46,10 +46,10 @@ def _riff(*chunks: tuple[bytes, bytes]) -> bytes:
     return b"RIFF" + struct.pack("<I", len(body) + 4) + b"WEBP" + body
 
 
-def webp(width: int = 2, height: int = 3) -> bytes:
-    """Lossless: 14 bits for each side less one."""
+def webp(width: int = 2, height: int = 3, parts: int = 0) -> bytes:
+    """Lossless: 14 bits for each side less one. ``parts`` empty chunks of no meaning follow."""
     bits = (width - 1) | (height - 1) << 14
-    return _riff((b"VP8L", b"\x2f" + struct.pack("<I", bits) + b"\x07\x10\x11"))
+    return _riff((b"VP8L", b"\x2f" + struct.pack("<I", bits) + b"\x07\x10\x11"), *[(b"ABCD", b"")] * parts)
 
 
 def webp_canvas(width: int = 2, height: int = 3) -> bytes:

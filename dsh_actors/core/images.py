@@ -6,6 +6,7 @@ GIF89a; WebP: RFC 9649).
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -42,8 +43,12 @@ MAX_SIDE = 8192
 HEAD_BYTES = 12
 """So many bytes tell the type."""
 
+MAX_PARTS = 250_000
+"""Chunks, segments or blocks: three times what a picture of 20 MiB has, against files made to be slow."""
+
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG = b"\xff\xd8\xff"
+_AFTER_FILL = re.compile(rb"[^\xff]", re.DOTALL)
 _NO_LENGTH = frozenset({0x01, *range(0xD0, 0xD9)})
 # Start-of-frame markers; C4, C8 and CC between them are something else.
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -153,7 +158,7 @@ def _png(data: bytes) -> tuple[int, int]:
     if data[12:16] != b"IHDR" or _number(data, 8, 4) != 13:
         _broken("its header is missing")
     at, has_pixels, view = len(_PNG), False, memoryview(data)
-    while True:
+    for _ in range(MAX_PARTS):
         length, kind = _number(data, at, 4), data[at + 4 : at + 8]
         end = at + 8 + length
         checksum = _number(data, end, 4)
@@ -163,6 +168,8 @@ def _png(data: bytes) -> tuple[int, int]:
         at = end + 4
         if kind == b"IEND":
             break
+    else:
+        _broken("it has too many parts")
     if not has_pixels:
         _broken("it holds no pixels")
     return _number(data, 16, 4), _number(data, 20, 4)
@@ -171,13 +178,13 @@ def _png(data: bytes) -> tuple[int, int]:
 def _jpeg(data: bytes) -> tuple[int, int]:
     """Segments with a length each, up to the first scan, which an end marker must follow."""
     at, size = 2, None
-    while True:
+    for _ in range(MAX_PARTS):
         if data[at] != 0xFF:
             _broken("a marker is missing")
-        while data[at] == 0xFF:  # any number of fill bytes
-            at += 1
-        marker = data[at]
-        at += 1
+        found = _AFTER_FILL.search(data, at)  # any number of fill bytes
+        if found is None:
+            _broken("it is cut off")
+        marker, at = data[found.start()], found.end()
         if marker in _NO_LENGTH:
             continue
         if marker == 0xD9:
@@ -190,6 +197,8 @@ def _jpeg(data: bytes) -> tuple[int, int]:
         at += length
         if marker == 0xDA:
             break
+    else:
+        _broken("it has too many parts")
     if size is None:
         _broken("its header is missing")
     # Coded pixels hold no such pair, so the first one would do; the last one also covers several scans.
@@ -201,7 +210,7 @@ def _jpeg(data: bytes) -> tuple[int, int]:
 def _gif(data: bytes) -> tuple[int, int]:
     """Screen descriptor, then extensions and images as runs of sub-blocks, then the trailer."""
     at = 13 + _colours(data[10])
-    has_pixels = False
+    has_pixels, parts = False, 0
     while (kind := data[at]) != 0x3B:
         if kind == 0x2C:
             has_pixels = True
@@ -211,11 +220,18 @@ def _gif(data: bytes) -> tuple[int, int]:
         else:
             _broken("a block is of no known kind")
         while (length := data[at]) != 0:
-            at += 1 + length
-        at += 1
+            at, parts = at + 1 + length, parts + 1
+            _require_few(parts)
+        at, parts = at + 1, parts + 1
+        _require_few(parts)
     if not has_pixels:
         _broken("it holds no pixels")
     return _number(data, 6, 2, "little"), _number(data, 8, 2, "little")
+
+
+def _require_few(parts: int) -> None:
+    if parts > MAX_PARTS:
+        _broken("it has too many parts")
 
 
 def _colours(flags: int) -> int:
@@ -229,7 +245,9 @@ def _webp(data: bytes) -> tuple[int, int]:
     if whole > len(data):
         _broken("it is cut off")
     at, size, has_pixels = 12, None, False
-    while at + 8 <= whole:
+    for _ in range(MAX_PARTS):
+        if at + 8 > whole:
+            break
         kind, length, body = data[at : at + 4], _number(data, at + 4, 4, "little"), at + 8
         if body + length > whole:
             _broken("it is cut off")
@@ -240,6 +258,8 @@ def _webp(data: bytes) -> tuple[int, int]:
             if size is None:
                 size = _webp_picture(data, kind, body)
         at = body + length + (length & 1)
+    else:
+        _broken("it has too many parts")
     if size is None or not has_pixels:
         _broken("it holds no pixels")
     return size

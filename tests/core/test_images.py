@@ -13,7 +13,7 @@ from dsh_actors.core.events import Event
 from dsh_actors.core.images import image_type, images_of, inspect_image, require_batch
 from dsh_actors.core.messages import ImageBlock, ImageRef, Message, OpaqueBlock, block_from_json
 from dsh_actors.errors import ImageRefused
-from tests.image_samples import ALL_TYPES, block, gif, jpeg, png, webp, webp_canvas
+from tests.image_samples import ALL_TYPES, block, chunk, gif, jpeg, png, webp, webp_canvas
 
 
 def refusal(data: bytes) -> str:
@@ -81,6 +81,29 @@ def test_a_batch_is_bounded_in_number_and_bytes() -> None:
     with pytest.raises(ImageRefused, match="32 MiB") as large:
         require_batch(2, (32 << 20) + 1)
     assert (many.value.code, large.value.code) == ("TOO_MANY_IMAGES", "IMAGES_TOO_LARGE")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        png()[:33] + chunk(b"tEXt", b"") * 60 + png()[33:],
+        b"\xff\xd8" + b"\xff\xe1\0\x02" * 60 + jpeg()[2:],
+        b"\xff\xd8" + b"\xff\xd0" * 60 + jpeg()[2:],
+        gif()[:-2] + b"\x01\0" * 60 + b"\0\x3b",
+        gif()[:-1] + b"\x21\xfe\0" * 60 + b"\x3b",
+        webp(parts=60),
+    ],
+)
+def test_a_file_of_countless_parts_is_given_up(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    assert inspect_image(data, "x").width == 2
+    monkeypatch.setattr(images, "MAX_PARTS", 50)
+    with pytest.raises(ImageRefused, match="too many parts"):
+        inspect_image(data, "x")
+
+
+def test_any_number_of_fill_bytes_may_stand_before_a_marker() -> None:
+    assert inspect_image(b"\xff\xd8" + b"\xff" * 500_000 + jpeg()[2:], "x").height == 3
+    assert refusal(b"\xff\xd8" + b"\xff" * 500_000) == "INVALID_IMAGE"
 
 
 MAGIC = st.sampled_from([data[:12] for data in ALL_TYPES.values()] + [webp_canvas()[:30]])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -284,14 +283,7 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text} is too large")
-    return number
-
-
-_loads = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).decode
+_loads = json.JSONDecoder(parse_constant=_refuse_constant).decode
 
 
 def wire_input(raw: str) -> bytes:
@@ -303,7 +295,7 @@ def wire_input(raw: str) -> bytes:
         try:
             value = _loads(text)
             if isinstance(value, dict):
-                return _dump(clean_json(value))
+                return _dump(clean_json(value))  # refuses numbers that are too large for a float
         except (ValueError, RecursionError, EventRefused):
             break
         if not isinstance(value, str):

@@ -105,7 +105,8 @@ class MessagesStream(ReplyStream):
         if type(payload) is not dict:
             self._fail_with(error_of_payload(payload), "the stream holds an event that is no object")
             return
-        kind = payload.get("type") or event
+        # "message" is also what an event without a name is called.
+        kind = payload.get("type") or ("" if event == "message" else event)
         if kind != "ping":
             self.is_silent = False
         match kind:
@@ -128,8 +129,22 @@ class MessagesStream(ReplyStream):
                 self.is_over = True
             case "ping":
                 pass
+            case "message":
+                self._whole(payload, out)
             case _:
                 self._other(kind, payload)
+
+    def _whole(self, message: dict[str, Any], out: list[Chunk]) -> None:
+        """A message that came in one piece."""
+        self._note_usage(message.get("usage"))
+        content = message.get("content")
+        for index, block in enumerate(content if isinstance(content, list) else ()):
+            self._start({"index": index, "content_block": block}, out)
+        for slot in self._slots.values():
+            if slot.is_open:
+                self._close_slot(slot, out)
+        self._note_reason(message)
+        self.is_over = self.reason is not None
 
     def _other(self, kind: Any, payload: dict[str, Any]) -> None:
         """An error in one of its shapes, or an event that may be ignored."""

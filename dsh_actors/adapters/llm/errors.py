@@ -41,6 +41,7 @@ _NO_MEANINGS: Mapping[str, str] = MappingProxyType({})
 
 _INVALID_STATUSES = frozenset({400, 404, 405, 409, 413, 415, 422})
 _MARKUP = re.compile(r"<(script|style)\b.*?</\1\s*>|<[^<>]{0,1000}>", re.IGNORECASE | re.DOTALL)
+_CUT_LINE = re.compile(rb"da?t?|ev?e?n?|i|re?t?r?")
 _EVENT_LINE = re.compile(rb"\s*$|:|(data|event|id|retry)(:|$)")
 _KEYS = re.compile(r"\b(sk-[\w\-]{6,}|Bearer\s+\S+)")
 
@@ -71,7 +72,10 @@ def error_of_text(body: bytes) -> ErrorBody | None:
 
 def looks_like_events(prefix: bytes) -> bool:
     """Whether the start of a body is an event stream, judged by its lines."""
-    return all(_EVENT_LINE.match(line) for line in prefix.removeprefix(b"\xef\xbb\xbf").splitlines())
+    lines = prefix.removeprefix(b"\xef\xbb\xbf").splitlines()
+    if lines and not prefix.endswith((b"\n", b"\r")) and _CUT_LINE.fullmatch(lines[-1]):
+        del lines[-1]  # the body ended inside the name of a field
+    return all(_EVENT_LINE.match(line) for line in lines)
 
 
 def error_of_payload(payload: Any) -> ErrorBody | None:

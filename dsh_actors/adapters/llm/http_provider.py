@@ -183,10 +183,10 @@ class HttpProvider(ABC):
                 failure = network_failure(error, self._config.base_url, self._key)
                 yield [_finish_of_abort(control) or Finish("error", failure)]
                 return
-            if response.status_code == 200:
+            if response.status == 200:
                 yield from self._read(exchange, response.headers, call, body, control)
             else:
-                finish = self._refusal(exchange, response.status_code, response.headers, control)
+                finish = self._refusal(exchange, response.status, response.headers, control)
                 yield self._checked([finish], call, body)
         finally:
             if exchange is not None:
@@ -294,9 +294,14 @@ def _ending(
         return reply.end_with(finish)
     if failure is not None:
         return reply.end_with(Finish("error", failure))
-    if reply.is_silent:
+    if not reply.is_silent:
+        return reply.close(was_cut=True)
+    out: list[Chunk] = []
+    if source.rest.lstrip()[:1] == b"{":
+        reply.feed_whole(source.rest.decode("utf-8", "replace"), out)
+    if not reply.is_complete:
         reply.fail(_failure_of_silence(source, reply))
-    return reply.close(was_cut=True)
+    return out + reply.close(was_cut=False)
 
 
 def _failure_of_silence(source: EventSource, reply: ReplyStream) -> Failure:

@@ -12,6 +12,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from copy import copy
 from typing import Any
 
 import requests
@@ -26,11 +27,13 @@ from urllib3.exceptions import (
     ReadTimeoutError,
 )
 from urllib3.exceptions import ProxyError as PoolProxyError
+from urllib3.response import BaseHTTPResponse
 
 from dsh_actors.adapters.llm.errors import clean_message
 from dsh_actors.adapters.llm.settings import ProviderConfig
 from dsh_actors.core.chunks import Failure
 from dsh_actors.ports import StreamControl
+from dsh_actors.runtime.waiting import is_readable
 
 __all__ = ["NETWORK_ERRORS", "Exchange", "Transport", "network_failure"]
 
@@ -69,6 +72,11 @@ class _Tracked:
             exchange.check()
         super().request(*args, **kwargs)  # type: ignore[misc]
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether nothing has come since the last response; what comes unasked is the end."""
+        return self.sock is not None and not is_readable(self.sock.fileno())
+
 
 class _Connection(_Tracked, HTTPConnection):
     pass
@@ -90,11 +98,23 @@ _POOLS = {"http": _Pool, "https": _SecurePool}
 
 
 class _Adapter(HTTPAdapter):
-    """A large pool that never blocks and never retries."""
+    """A large pool that never blocks and never retries. It is for one URL and one set of settings."""
+
+    _found: Any = None
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
         super().init_poolmanager(*args, **kwargs)
         self.poolmanager.pool_classes_by_scheme = _POOLS
+
+    def get_connection_with_tls_context(self, *args: Any, **kwargs: Any) -> Any:
+        # Finding it anew, by URL and settings, costs a tenth of sending the request.
+        if self._found is None:
+            self._found = super().get_connection_with_tls_context(*args, **kwargs)
+        return self._found
+
+    def build_response(self, request: Any, response: Any) -> Any:
+        # The library's own object parses cookies and keeps what nobody here asks for.
+        return response
 
     def proxy_manager_for(self, *args: Any, **kwargs: Any) -> Any:
         manager = super().proxy_manager_for(*args, **kwargs)
@@ -121,21 +141,23 @@ class Transport:
         self._verify: bool | str = True if verify is None else verify
         self._proxies = settings["proxies"]
         session.close()
+        self._headers = dict(self._template.headers)
 
     def exchange(self, control: StreamControl) -> Exchange:
         return Exchange(self, control)
 
-    def send(self, body: bytes) -> requests.Response:
+    def send(self, body: bytes) -> BaseHTTPResponse:
         """Send one request and wait for the response's head. No redirect, cookie or netrc entry."""
-        request = self._template.copy()
+        request = copy(self._template)
         request.body = body
-        request.headers["Content-Length"] = str(len(body))
+        request.headers = {**self._headers, "Content-Length": str(len(body))}  # type: ignore[assignment]
         config = self._config
         timeouts = (config.connect_timeout_s, config.first_event_timeout_s)
         # The adapter and not the session: nothing of the environment may replace the credentials.
-        return self._adapter.send(
+        response: Any = self._adapter.send(
             request, stream=True, timeout=timeouts, verify=self._verify, proxies=self._proxies
         )
+        return response  # type: ignore[no-any-return]  # see `_Adapter.build_response`
 
 
 class Exchange:
@@ -146,14 +168,14 @@ class Exchange:
         self.is_new = False
         self._transport = transport
         self._control = control
-        self._response: requests.Response | None = None
+        self._response: BaseHTTPResponse | None = None
 
     def check(self) -> None:
         """Raises OSError after an abort, so that nothing is sent any more."""
         if self._control.aborted is not None:
             raise ConnectionAbortedError("the call was aborted")
 
-    def send(self, body: bytes) -> requests.Response:
+    def send(self, body: bytes) -> BaseHTTPResponse:
         """Send and wait for the response's head.
 
         A kept connection that the server closed in the meantime is replaced once: nothing of a response
@@ -176,15 +198,14 @@ class Exchange:
     def read(self, size: int) -> bytes:
         """What has arrived of the body, waiting for the first byte; empty at its end."""
         assert self._response is not None
-        data: bytes = self._response.raw.read1(size, decode_content=True)
-        return data
+        return self._response.read1(size, decode_content=True)
 
     def abort(self) -> None:
         """Wake a blocked read or write: it ends with an error or as if the body ended."""
         response = self._response
         try:
             if response is not None:
-                response.raw.shutdown()
+                response.shutdown()
             elif self.connection is not None and self.connection.sock is not None:
                 self.connection.sock.shutdown(socket.SHUT_RDWR)
         except (ValueError, RuntimeError, OSError):
@@ -217,6 +238,7 @@ class Exchange:
     def close(self) -> None:
         if self._response is not None:
             self._response.close()
+            self._response.release_conn()
 
 
 def _was_stale(error: BaseException) -> bool:

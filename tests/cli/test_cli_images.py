@@ -121,6 +121,23 @@ def test_a_model_of_the_configuration_takes_images_where_it_is_said(place: Dsh) 
     assert URL in place.requests()[0].text
 
 
+def test_a_session_with_pictures_moves_between_the_wires(place: Dsh) -> None:
+    place.home.mkdir()
+    (place.home / "config.toml").write_text(
+        '[[providers.anthropic.models]]\nid = "claude-x"\ncapabilities = ["image"]\n'
+    )
+    place.server.script(C("read", {"path": "a.png"}), T("one"), T("two"))
+    claude = ("-m", "anthropic/claude-x")
+    assert place.run(*claude, "--session-id", "s", "--file", "a.png", "x").code == 0
+    assert place.run("--resume", "s", *SEEING, "y").code == 0
+    first, second, third = place.requests()
+    assert [json.dumps(request.json).count(DATA) for request in (first, second, third)] == [1, 2, 2]
+    (result,) = second.json["messages"][-1]["content"]
+    assert result["type"] == "tool_result" and result["content"][-1]["source"]["data"] == DATA
+    assert [len(urls(each)) for each in third.messages if isinstance(each["content"], list)] == [1, 1]
+    assert place.call("session", "verify", "s", "--requests").code == 0
+
+
 def test_a_damaged_image_is_refused_before_anything_exists(place: Dsh) -> None:
     (place.cwd / "cut.jpg").write_bytes(jpeg()[:-2])
     result = place.run(*SEEING, "--file", "a.png", "--file", "cut.jpg", "x")

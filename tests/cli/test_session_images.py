@@ -89,6 +89,12 @@ def test_every_transcript_shows_the_images(place: Place, images: AttachmentStore
     assert "<img" not in without and without.count("is not stored here") == 2
 
 
+def test_lists_and_statistics_take_sessions_with_images(place: Place, ref: ImageRef) -> None:
+    (row,) = [json.loads(line) for line in place.ok("ls", "--json").splitlines()]
+    assert (row["id"], row["title"], row["status"]) == ("s", "look", "ok")
+    assert "s" in place.ok("stats", "s")
+
+
 def test_a_name_cannot_get_out_of_its_place(place: Place, images: AttachmentStore) -> None:
     name = """a"><script>alert(1)</script>'](x)\x1b[31m.png\n# heading"""
     store_session(place.home, "n", log_with(images.put(png(), name)))

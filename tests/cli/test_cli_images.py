@@ -147,7 +147,10 @@ def test_a_damaged_image_is_refused_before_anything_exists(place: Dsh) -> None:
 
 
 def test_an_ephemeral_run_sees_its_images_and_leaves_none(place: Dsh) -> None:
-    place.server.script(C("read", {"path": "a.png"}), T("ok"))
+    place.server.script(C("read", {"path": "a.png"}), T("ok"), T("kept"), T("not kept"))
     assert place.run(*SEEING, "--ephemeral", "--file", "a.png", "x").code == 0
     assert [request.text.count(URL) for request in place.requests()] == [1, 2]
-    assert not place.home.exists() or stored(place) == []
+    assert not place.home.exists()
+    assert place.run(*SEEING, "--session-id", "s", "x").code == 0
+    assert place.run(*SEEING, "--fork", "s", "--ephemeral", "--file", "a.png", "x").code == 0
+    assert URL in place.requests()[-1].text and stored(place) == []

@@ -154,6 +154,11 @@ def test_a_reference_that_cannot_be_used_is_kept_and_not_followed(change: dict) 
     assert block_from_json(data) == OpaqueBlock(data)
 
 
+def test_a_block_with_more_than_its_reference_is_kept_as_it_is() -> None:
+    data = {"type": "image", "attachment": REF.to_json(), "detail": "high"}
+    assert block_from_json(data).to_json() == data
+
+
 def test_images_are_found_however_deep_and_deltas_are_passed_over() -> None:
     image = ImageBlock(REF).to_json()
     result = {"type": "tool-result", "toolCallId": "c", "content": [image], "isError": False}

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsh_actors.adapters.llm import anthropic_request
 from dsh_actors.adapters.llm import images as llm_images
 from dsh_actors.adapters.llm.anthropic import AnthropicProvider
 from dsh_actors.adapters.llm.chat_request import ChatEncoder
@@ -244,6 +245,16 @@ def test_the_messages_wire_keeps_its_bytes_as_a_conversation_with_images_grows()
         assert body == messages_encoder().encode(ModelRequest(HEADER, messages[:end]))
         assert body.startswith(previous.rstrip(b"]}"))
         previous = body
+
+
+def test_the_messages_wire_counts_its_images_anew_when_history_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(anthropic_request, "IMAGE_LIMITS", ImageLimits(count=2))
+    coder = messages_encoder()
+    crowded = str(wire(coder, said(PNG), said(PNG), said(PNG)))
+    assert crowded.count("base64") == 2 and "as many images as it may" in crowded
+    assert str(wire(coder, user_message("s", "summary"), said(PNG), said(PNG))).count("base64") == 2
 
 
 @pytest.mark.parametrize("switch", ["bridge_tool_results", "merge_same_role"])

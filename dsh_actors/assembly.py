@@ -21,6 +21,7 @@ from dsh_actors.core import turn_io as io
 from dsh_actors.core.chunks import CallConfig, Usage
 from dsh_actors.core.ids import CallId
 from dsh_actors.core.limits import LimitWatch
+from dsh_actors.core.messages import ImageBlock
 from dsh_actors.core.options import AgentOptions
 from dsh_actors.core.policy import require_known
 from dsh_actors.core.redaction import Redactor
@@ -36,6 +37,12 @@ __all__ = ["AgentAssembly"]
 _BYTE_SUFFIX = re.compile(r"#byte=\d+\Z")
 
 
+StoreImage = Callable[[bytes, str, bool], ImageBlock]
+"""Stores an image under a name; False keeps it off the disk."""
+
+TakeImage = Callable[[bytes, str], ImageBlock]
+
+
 class AgentAssembly:
     """Turns `AgentOptions` into `AgentParts`. `check` refuses what cannot work, before anything exists."""
 
@@ -47,6 +54,7 @@ class AgentAssembly:
         providers: Mapping[str, LlmProvider],
         processes: ProcessRunner,
         redactor: Redactor,
+        store_image: StoreImage | None = None,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -54,6 +62,7 @@ class AgentAssembly:
         self._providers = providers
         self._processes = processes
         self._redactor = redactor
+        self._store_image = store_image
         self._probed: str | None = None
         self.sandbox = "off"
 
@@ -105,8 +114,27 @@ class AgentAssembly:
             max_parallel=self._config.tools.max_parallel,
         )
         return AgentParts(
-            scope, env, gate, self._context_maker(options, header.id, cwd), self._time_left(options, scope)
+            scope,
+            env,
+            gate,
+            self._context_maker(options, header.id, cwd, self._image_taker(options, call)),
+            self._time_left(options, scope),
         )
+
+    def takes_images(self, model: str) -> bool:
+        """Whether ``PROVIDER/MODEL`` is known to read images. Raises `UsageError` or `CredentialError`."""
+        return self._reads_images(self._call_config(AgentOptions(model, ""), None))
+
+    def _reads_images(self, config: CallConfig) -> bool:
+        call: Any = self._providers[config.provider].prepare(config)
+        # A provider of an embedding program may not know of images.
+        return "image" in getattr(call, "input_modalities", ())
+
+    def _image_taker(self, options: AgentOptions, call: CallConfig) -> TakeImage | None:
+        store = self._store_image
+        if store is None or not self._reads_images(call):
+            return None
+        return lambda data, name: store(data, name, not options.ephemeral)
 
     def _check_rules(self, options: AgentOptions) -> None:
         tools = self._scope.visible_tools().values()
@@ -167,7 +195,11 @@ class AgentAssembly:
         return f"Working directory: {cwd}\nSystem: {platform.system()}\nDate: {day}"
 
     def _context_maker(
-        self, options: AgentOptions, session_id: Any, cwd: str
+        self,
+        options: AgentOptions,
+        session_id: Any,
+        cwd: str,
+        attach: TakeImage | None,
     ) -> Callable[[CallId, CancelToken, Tool], ToolContext]:
         roots = tuple(os.path.realpath(path) for path in (cwd, *options.add_dirs))
         if options.policy.mode == "all":
@@ -190,6 +222,7 @@ class AgentAssembly:
                 wrap=lambda argv, place: self._wrap(options, roots, own_places, argv, place),
                 protected=protected,
                 secret_files=secret_files,
+                attach=attach,
             )
 
         return make

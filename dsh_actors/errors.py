@@ -4,7 +4,8 @@ Route on ``code`` (or the class), never on the text. ``hint`` says what the user
 
     HarnessError
     ├── UsageError              a wrong option or argument; nothing was started
-    │   └── ConfigError         a configuration file or environment value is wrong
+    │   ├── ConfigError         a configuration file or environment value is wrong
+    │   └── ImageRefused        a file is no image, or not one that may be attached
     ├── ProviderError           a model call failed; carries the normalised failure
     │   └── CredentialError     no usable key; nothing was sent
     ├── ToolError               a tool failed; the model may read the text
@@ -15,6 +16,7 @@ Route on ``code`` (or the class), never on the text. ``hint`` says what the user
     │   ├── SessionBusy         another writer holds it
     │   ├── SessionCorrupt      damage, with the place
     │   ├── SessionUnsupported  a newer format or an unknown required event
+    │   ├── AttachmentError     a stored image is missing, damaged or cannot be read
     │   └── StorageError        the disk refused a write
     │       └── StorageFull
     ├── EventRefused            data that the log cannot hold without loss
@@ -26,10 +28,12 @@ from __future__ import annotations
 
 __all__ = [
     "ActorGone",
+    "AttachmentError",
     "ConfigError",
     "CredentialError",
     "EventRefused",
     "HarnessError",
+    "ImageRefused",
     "ProtocolError",
     "ProviderError",
     "SessionBusy",
@@ -66,6 +70,12 @@ class UsageError(HarnessError):
 
 class ConfigError(UsageError):
     code = "CONFIG"
+
+
+class ImageRefused(UsageError):
+    """``code`` says which rule of admission was broken."""
+
+    code = "INVALID_IMAGE"
 
 
 class ProviderError(HarnessError):
@@ -116,6 +126,12 @@ class SessionCorrupt(SessionError):
 
 class SessionUnsupported(SessionError):
     code = "SESSION_UNSUPPORTED"
+
+
+class AttachmentError(SessionError):
+    """``code``: ATTACHMENT_NOT_FOUND, ATTACHMENT_CORRUPT or ATTACHMENT_READ_FAILED."""
+
+    code = "ATTACHMENT_READ_FAILED"
 
 
 class StorageError(SessionError):

@@ -25,11 +25,13 @@ from dsh_actors.actors.tool_pool import RunningCalls, ToolPoolActor
 from dsh_actors.actors.wiring import Wiring
 from dsh_actors.adapters.storage.backend import open_disk_storage, open_index
 from dsh_actors.adapters.storage.memory import MemoryStorage
+from dsh_actors.adapters.storage.shelf import AttachmentShelf
 from dsh_actors.adapters.tools.registry import builtin_tools
 from dsh_actors.assembly import AgentAssembly
 from dsh_actors.config import Config, prepare_home
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId, dated_session_id
+from dsh_actors.core.messages import ImageBlock
 from dsh_actors.core.options import AgentOptions
 from dsh_actors.core.prompt import PERSONA
 from dsh_actors.core.redaction import Redactor
@@ -39,6 +41,7 @@ from dsh_actors.handle import ASK_TIMEOUT_S, OPEN_TIMEOUT_S, AgentHandle, AgentR
 from dsh_actors.ports import Clock, LlmProvider, SessionStorage
 from dsh_actors.providers import LazyProviders
 from dsh_actors.runtime.actor import start_actor
+from dsh_actors.runtime.files import run_native
 from dsh_actors.runtime.log import LOGGER
 from dsh_actors.runtime.patching import require_patched, stop_birth_records
 from dsh_actors.runtime.process import Processes
@@ -80,12 +83,20 @@ class Harness:
         for tool in builtin_tools():
             self.scope.tool(tool)
         self._presets: dict[str, Scope] = {}
-        self.providers = LazyProviders(config, providers or {})
+        place = None if ephemeral else config.home
+        self._shelf = AttachmentShelf(place, lambda: prepare_home(config.require_home()))
+        self.providers = LazyProviders(config, providers or {}, lambda r: run_native(self._shelf.read, r))
         self._redactor = Redactor(config.secrets())
         # Carried by every child, so that whatever escapes its group is still found.
         self.processes = Processes(f"dsh-{os.getpid()}-{secrets.token_hex(4)}")
         self._assembly = AgentAssembly(
-            config, self.clock, self.scope, self.providers, self.processes, self._redactor
+            config,
+            self.clock,
+            self.scope,
+            self.providers,
+            self.processes,
+            self._redactor,
+            lambda data, name, keep: ImageBlock(self._shelf.put(data, name, ephemeral=not keep)),
         )
         self._store, self._gateway, self._pool, self._approvals, self._projector = (
             Address(name)
@@ -114,6 +125,17 @@ class Harness:
     def sandbox(self) -> str:
         """``bwrap``, ``none`` or ``off``: what shell commands ran in, as far as any ran."""
         return self._assembly.sandbox
+
+    def image(self, data: bytes, name: str | None = None, *, ephemeral: bool = False) -> ImageBlock:
+        """Store an image (PNG, JPEG, GIF, WebP), for a message to an agent; ``ephemeral``: not on the disk.
+
+        Raises `ImageRefused` for what is none or too large, `StorageError` or `ConfigError`.
+        """
+        return ImageBlock(run_native(self._shelf.put, data, name, ephemeral=ephemeral))
+
+    def takes_images(self, model: str) -> bool:
+        """Whether ``PROVIDER/MODEL`` is known to read images. Raises `UsageError` or `CredentialError`."""
+        return self._assembly.takes_images(model)
 
     def create(self, options: AgentOptions, setup: p.Setup | None = None) -> AgentHandle:
         """Create an agent with a new session. ``setup`` may register on the agent's scope.

@@ -13,7 +13,7 @@ from typing import Protocol
 from dsh_actors.core.chunks import CallConfig, Chunk
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import CallId, SessionId
-from dsh_actors.core.messages import Message
+from dsh_actors.core.messages import ImageBlock, Message
 from dsh_actors.core.request import ModelRequest
 from dsh_actors.core.retry import RetryPolicy
 from dsh_actors.core.text import JsonObject
@@ -54,6 +54,10 @@ class PreparedCall(Protocol):
     def adapter_defaults(self) -> frozenset[str]: ...
     @property
     def context_window(self) -> int | None: ...
+    @property
+    def input_modalities(self) -> tuple[str, ...]:
+        """``text`` and what else may be sent: ``image``. What may not is sent as a text that names it."""
+
     def encoder(self) -> RequestEncoder: ...
 
 
@@ -111,6 +115,7 @@ class ToolOutput:
 
     ``events`` are log-only facts to commit before the result: (type, data).
     ``contexts`` become user messages of the next step. ``concludes``: no follow-up request.
+    ``images`` are stored ones (`ToolContext.attach`) and follow the text.
     """
 
     text: str
@@ -120,6 +125,7 @@ class ToolOutput:
     events: tuple[tuple[str, JsonObject], ...] = field(default=(), hash=False)
     contexts: tuple[Message, ...] = ()
     concludes: bool = False
+    images: tuple[ImageBlock, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +168,8 @@ class ToolContext:
 
     ``protected`` are directories it may not write below whatever the roots say, ``secret_files`` files
     it may neither read nor write (real paths). ``env`` is for child processes and holds no secret of
-    the harness. ``wrap`` puts a command into the sandbox.
+    the harness. ``wrap`` puts a command into the sandbox. ``attach`` stores an image under a name,
+    natively, and raises `ImageRefused` for what is none; it is None where the model reads text only.
     """
 
     session_id: SessionId
@@ -177,6 +184,7 @@ class ToolContext:
     wrap: Callable[[Sequence[str], str], Sequence[str]] = field(hash=False)
     protected: tuple[str, ...] = ()
     secret_files: tuple[str, ...] = ()
+    attach: Callable[[bytes, str], ImageBlock] | None = field(default=None, hash=False)
 
 
 class Tool(Protocol):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from dsh_actors.config import Config, ProviderSettings
+from dsh_actors.core.messages import ImageRef
 from dsh_actors.ports import LlmProvider
 
 if TYPE_CHECKING:
@@ -15,10 +17,19 @@ __all__ = ["LazyProviders", "provider_config"]
 
 
 class LazyProviders(Mapping[str, LlmProvider]):
-    """Providers by name. ``given`` ones come before those of the configuration."""
+    """Providers by name. ``given`` ones come before those of the configuration.
 
-    def __init__(self, config: Config, given: Mapping[str, LlmProvider]) -> None:
+    ``read_image`` gives them the bytes of images; without it models read text only.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        given: Mapping[str, LlmProvider],
+        read_image: Callable[[ImageRef], bytes] | None = None,
+    ) -> None:
         self._config = config
+        self._read_image = read_image
         self._built = dict(given)
 
     def __getitem__(self, name: str) -> LlmProvider:
@@ -43,7 +54,9 @@ class LazyProviders(Mapping[str, LlmProvider]):
             return ScriptedProvider()
         from dsh_actors.adapters.llm.registry import build_provider
 
-        return build_provider(provider_config(self._config, settings))
+        return build_provider(
+            dataclasses.replace(provider_config(self._config, settings), read_image=self._read_image)
+        )
 
 
 def provider_config(config: Config, settings: ProviderSettings) -> ProviderConfig:

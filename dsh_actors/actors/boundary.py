@@ -14,7 +14,14 @@ from typing import Any
 from dsh_actors.core.chunks import Failure
 from dsh_actors.core.events import KNOWN_TYPES, OWN_TYPES, SURFACE_TYPES
 from dsh_actors.core.ids import MessageId, SessionId
-from dsh_actors.core.messages import Message, ReasoningBlock, TextBlock, require_input
+from dsh_actors.core.messages import (
+    ImageBlock,
+    Message,
+    ReasoningBlock,
+    TextBlock,
+    block_from_json,
+    require_input,
+)
 from dsh_actors.core.text import JsonObject, clean_text, require_lossless, shorten
 from dsh_actors.core.turn_io import ToolResult
 from dsh_actors.errors import EventRefused, HarnessError, error_chain
@@ -115,6 +122,8 @@ def loggable_result(result: ToolResult) -> ToolResult:
     require_lossless([*texts, result.meta], "a tool result")
     for kind, data in _pairs(result.events):
         check_fact(kind, data)
+    if result.images:
+        _check_images(result.images)
     if not isinstance(result.contexts, tuple):
         raise EventRefused("a tool result's contexts must be a tuple of messages")
     for context in result.contexts:
@@ -123,6 +132,16 @@ def loggable_result(result: ToolResult) -> ToolResult:
         return result
     named = (replace(each, id=MessageId(f"msg-{secrets.token_hex(12)}")) for each in result.contexts)
     return replace(result, contexts=tuple(named))
+
+
+def _check_images(images: object) -> None:
+    if not isinstance(images, tuple) or not all(isinstance(image, ImageBlock) for image in images):
+        raise EventRefused("a tool result's images must be a tuple of image blocks")
+    for image in images:
+        raw = image.to_json()
+        require_lossless(raw, "a tool's image")
+        if block_from_json(raw) != image:
+            raise EventRefused("a tool's image is no reference to a stored one")
 
 
 def _pairs(events: Any) -> list[tuple[Any, Any]]:

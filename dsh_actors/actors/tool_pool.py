@@ -135,7 +135,8 @@ class ToolPoolActor(BaseActor):
             meta = clean_json(self._redactor.json(result.meta)) if result.meta is not None else None
             events = tuple((kind, clean_json(self._redactor.json(data))) for kind, data in result.events)
             text = self._redactor.text(clean_text(result.text))
-            return loggable_result(replace(result, text=text, meta=meta, events=events))
+            images: Any = tuple(map(self._redactor.block, result.images))
+            return loggable_result(replace(result, text=text, meta=meta, events=events, images=images))
         except Exception as error:
             # `EventRefused`, or whatever a value does that is not what it should be, or nests without end.
             text = f"Error: the tool's answer cannot be used: {shorten(error_chain(error), 500)}"
@@ -163,6 +164,7 @@ def _as_result(output: ToolOutput, limit_bytes: int) -> io.ToolResult:
         output.events,
         output.contexts,
         output.concludes,
+        output.images,
     )
 
 

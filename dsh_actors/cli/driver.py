@@ -6,24 +6,29 @@ then waits a bounded time for the agent to be idle.
 
 from __future__ import annotations
 
+import os
+import secrets
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dsh_actors.cli.failures import describe_error
 from dsh_actors.cli.options import RunArguments
 from dsh_actors.cli.progress import Heartbeat, Progress
+from dsh_actors.cli.prompt_input import ImageFile
 from dsh_actors.cli.render import RunOutput
 from dsh_actors.cli.stopping import GRACE_S, SignalWatch
 from dsh_actors.core.events import Event
 from dsh_actors.core.exit_codes import reason_of_error
+from dsh_actors.core.messages import Message, user_message
 from dsh_actors.core.options import AgentOptions
 from dsh_actors.core.outcome import Circumstances, OutcomeFold, RunEnd
 from dsh_actors.core.pricing import PriceOf
-from dsh_actors.core.text import JsonObject
-from dsh_actors.errors import ActorGone, HarnessError, StorageError
+from dsh_actors.core.text import JsonObject, clean_text
+from dsh_actors.errors import ActorGone, HarnessError, StorageError, UsageError
 from dsh_actors.runtime.tasks import DeadlinePassed, TaskEnd, deadline, start_task
 from dsh_actors.runtime.timers import Timer, after
 
@@ -44,7 +49,8 @@ _WARNING_S = 300.0
 class RunPlan:
     """What to run. ``resume`` is the id of the session to go on with; ``price_of`` knows the prices.
 
-    ``fork`` is a session to begin with a copy of, and the last event to copy (None: all).
+    ``fork`` is a session to begin with a copy of, and the last event to copy (None: all). ``images``
+    go with the prompt; the model is named in ``options`` then.
     """
 
     prompt: str
@@ -54,6 +60,7 @@ class RunPlan:
     warnings: tuple[str, ...] = ()
     fail_on_denied: bool = True
     fork: tuple[str, int | None] | None = None
+    images: tuple[ImageFile, ...] = ()
 
 
 class RunDriver:
@@ -85,6 +92,7 @@ class RunDriver:
 
     def execute(self) -> RunEnd:
         """Run to the end. Raises what kept the agent from being created; later errors are in the result."""
+        self._require_images()
         handle = self._open()
         self._handle = handle
         heartbeat = Heartbeat(self._output, self._fold, self._arguments, self._started)
@@ -95,7 +103,7 @@ class RunDriver:
         try:
             self._arm_limits()
             if self._signals.name is None:
-                handle.followup(self._plan.prompt)
+                handle.followup(self._prompt())
                 self._wait(handle)
         except Exception as error:
             # Whatever fails once the session exists (the agent gone, a fault of ours) still gets its
@@ -124,6 +132,24 @@ class RunDriver:
             resumed=plan.resume is not None,
         )
         return handle
+
+    def _require_images(self) -> None:
+        """Raises `UsageError` before anything exists where the model would not see what is attached."""
+        plan = self._plan
+        if plan.images and not self._harness.takes_images(plan.options.model):
+            raise UsageError(
+                f"--file: {plan.images[0].name} is an image, and {plan.options.model} reads text only",
+                hint='name a model that takes images, or give it capabilities = ["image"] in '
+                "[[providers.NAME.models]]",
+            )
+
+    def _prompt(self) -> str | Message:
+        plan = self._plan
+        if not plan.images:
+            return plan.prompt
+        kept = partial(self._harness.image, ephemeral=plan.options.ephemeral)
+        blocks = tuple(kept(image.data, os.path.basename(image.name)) for image in plan.images)
+        return user_message(f"msg-{secrets.token_hex(12)}", clean_text(plan.prompt), images=blocks)
 
     def _observe(self, scope: Any) -> None:
         scope.observe("session/event", self._on_event)

@@ -91,7 +91,7 @@ _MAX_ID_LENGTH = 200
 RUN_PARAMETERS: list[click.Parameter] = [
     click.Argument(["prompt"], required=False),
     _text(["--prompt-file"], "Read the prompt from a file (- for standard input).", "FILE"),
-    _text(["--file", "files"], "Quote a text file before the prompt; may repeat.", "PATH", multiple=True),
+    _text(["--file", "files"], "Attach a text file, quoted, or an image; may repeat.", "PATH", multiple=True),
     click.Option(
         ["--stdin-max-bytes"],
         type=click.IntRange(min=1),

@@ -1,4 +1,4 @@
-"""Where the prompt comes from: the argument, a file, standard input, and attached text files.
+"""Where the prompt comes from: the argument, a file, standard input, and attached files.
 
 Everything is read before anything else exists. With a prompt at hand standard input is not touched.
 """
@@ -9,15 +9,15 @@ import os
 import select
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dsh_actors.cli.streams import STREAMS
 from dsh_actors.core.text import decode_output
-from dsh_actors.errors import UsageError
+from dsh_actors.errors import ImageRefused, UsageError
 
-__all__ = ["Prompt", "argument_text", "read_prompt", "read_text_file"]
+__all__ = ["ImageFile", "Prompt", "argument_text", "read_prompt", "read_text_file"]
 
-_IMAGES = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF")
+_MAYBE_IMAGE = (b"\x89PNG", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"RIFF")
 _PIECE = 1 << 16
 MAX_PROMPT_BYTES = 64 << 20
 """No model takes as much; what is larger is a device, or a mistake."""
@@ -26,11 +26,20 @@ _TOO_LARGE = f"larger than {MAX_PROMPT_BYTES >> 20} MiB, the most that a prompt 
 
 
 @dataclass(frozen=True, slots=True)
+class ImageFile:
+    """An image to go with the prompt, whole and within the limits. ``name`` is the path as it was given."""
+
+    name: str
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Prompt:
     """``notes`` are worth a warning at the end of the run."""
 
     text: str
     notes: tuple[str, ...] = ()
+    images: tuple[ImageFile, ...] = ()
 
 
 def argument_text(argument: str) -> str:
@@ -46,7 +55,8 @@ def read_prompt(
     stdin_max_bytes: int | None = None,
     stdin_timeout_s: float | None = None,
 ) -> Prompt:
-    """Raises `UsageError` for a prompt that is blank, missing, given twice or unreadable."""
+    """Raises `UsageError` for a prompt that is blank, missing, given twice or unreadable, and for ``files``
+    that cannot be attached."""
     if argument is not None and prompt_file is not None:
         raise UsageError("give the prompt as an argument or with --prompt-file, not both")
     notes: tuple[str, ...] = ()
@@ -60,18 +70,51 @@ def read_prompt(
         text, source = decode_output(raw.removeprefix(b"\xef\xbb\xbf")), "standard input is"
     if not text.strip():
         raise UsageError(f"no prompt: {source} blank")
-    whole = "\n\n".join([*_all_quoted(files), text])
-    return Prompt(whole, notes)
+    quoted, images = _attached(files)
+    return Prompt("\n\n".join([*quoted, text, *_naming(images)]), notes, tuple(images))
 
 
-def _all_quoted(paths: Sequence[str]) -> Iterator[str]:
+def _attached(paths: Sequence[str]) -> tuple[list[str], list[ImageFile]]:
+    """Text files, quoted, and images."""
+    quoted: list[str] = []
+    images: list[ImageFile] = []
     size = 0
     for path in paths:
-        text = _quoted(path)
-        size += len(text)
+        raw = _read_file(path, "--file")
+        if _is_image(raw):
+            images.append(_image(path, raw, images))
+            continue
+        quoted.append(_quoted(path, raw))
+        size += len(quoted[-1])
         if size > MAX_PROMPT_BYTES:
             raise UsageError(f"--file: all files together are {_TOO_LARGE}")
-        yield text
+    return quoted, images
+
+
+def _is_image(raw: bytes) -> bool:
+    if not raw.startswith(_MAYBE_IMAGE):
+        return False
+    # A recording begins with RIFF too; a damaged picture is still better named as one.
+    return not raw.startswith(b"RIFF") or raw[8:12] == b"WEBP"
+
+
+def _image(path: str, raw: bytes, before: Sequence[ImageFile]) -> ImageFile:
+    from dsh_actors.core.images import inspect_image, require_batch  # few runs have any
+
+    name = argument_text(path)
+    try:
+        require_batch(len(before) + 1, sum(len(image.data) for image in before) + len(raw))
+        inspect_image(raw, name)
+    except ImageRefused as error:
+        raise ImageRefused(f"--file: {error.message}", code=error.code, hint=error.hint) from error
+    return ImageFile(name, raw)
+
+
+def _naming(images: Sequence[ImageFile]) -> Iterator[str]:
+    """Tells the model what it is shown."""
+    if images:
+        word = "image" if len(images) == 1 else "images"
+        yield f"Attached {word}: {', '.join(image.name for image in images)}"
 
 
 def read_text_file(path: str, option: str) -> str:
@@ -91,11 +134,8 @@ def _read_file(path: str, option: str) -> bytes:
     return raw
 
 
-def _quoted(path: str) -> str:
+def _quoted(path: str, raw: bytes) -> str:
     """A text file as part of the prompt, fenced so that its own fences do no harm."""
-    raw = _read_file(path, "--file")
-    if raw.startswith(_IMAGES):
-        raise UsageError(f"--file: {path} is an image; only text files can be attached")
     if b"\0" in raw[:8192]:
         raise UsageError(f"--file: {path} is not a text file")
     text = decode_output(raw.removeprefix(b"\xef\xbb\xbf"))

@@ -122,7 +122,7 @@ def execute(
     from dsh_actors.cli.driver import RunDriver
     from dsh_actors.harness import Harness
 
-    config, session, at_seq, model = settle(arguments)
+    config, session, at_seq, model = settle(arguments, has_images=bool(prompt.images))
     plan = make_plan(arguments, prompt, config, session, at_seq, model)
     # A copy that shall not be kept is still made of a session on the disk.
     harness = Harness.open(config, ephemeral=arguments.ephemeral and arguments.fork is None)
@@ -145,7 +145,9 @@ def close(harness: Harness, signals: SignalWatch) -> str | None:
     return None
 
 
-def settle(arguments: RunArguments) -> tuple[Config, SessionId | None, int | None, str | None]:
+def settle(
+    arguments: RunArguments, *, has_images: bool = False
+) -> tuple[Config, SessionId | None, int | None, str | None]:
     """The configuration of the directory to work in, the session to resume or to fork (and where), the model.
 
     An empty model is the one that the session used last.
@@ -174,8 +176,9 @@ def settle(arguments: RunArguments) -> tuple[Config, SessionId | None, int | Non
     config = load_config(cwd=working_directory(recorded), options=overrides)
     if config.origins["agent.model"] == "option":
         return config, session, at_seq, config.agent.model
-    # The harness finds the recorded model by itself; only its price must be known beforehand.
-    model = recorded_model(storage, session) if config.limits.max_cost is not None else ""
+    # The harness finds the recorded model by itself; only its price, or what it reads, must be known before.
+    needs_model = config.limits.max_cost is not None or has_images
+    model = recorded_model(storage, session) if needs_model else ""
     return config, session, at_seq, model
 
 
@@ -206,6 +209,7 @@ def make_plan(
         prompt.notes,
         config.approval.fail_on_denied,
         fork,
+        prompt.images,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from dsh_actors.adapters.storage.attachments import AttachmentStore, open_attachments
 from dsh_actors.cli.options import working_directory
 from dsh_actors.cli.render import for_terminal, json_line
 from dsh_actors.cli.stored import exists, open_storage
@@ -21,6 +22,8 @@ __all__ = [
     "configuration",
     "exists",
     "flush",
+    "images",
+    "note",
     "now_ms",
     "size_text",
     "storage",
@@ -40,6 +43,16 @@ def configuration() -> Config:
 
 def storage(config: Config | None = None) -> SessionStorage:
     return open_storage(config or configuration())
+
+
+def images(config: Config | None = None) -> AttachmentStore:
+    """The stored images. Raises `ConfigError` where there is no home."""
+    return open_attachments((config or configuration()).require_home())
+
+
+def note(text: str) -> None:
+    """One line on standard error that changes nothing about the outcome."""
+    click.echo(for_terminal(f"dsh: {text}"), err=True)
 
 
 def write(data: bytes) -> None:

@@ -18,10 +18,12 @@ from dsh_actors.cli.session_common import (
     as_json_option,
     configuration,
     exists,
+    images,
     storage,
     write_json,
     write_text,
 )
+from dsh_actors.cli.session_images import ImageTally
 from dsh_actors.cli.streams import STREAMS
 from dsh_actors.config import prepare_home
 from dsh_actors.errors import SessionExists, UsageError
@@ -37,7 +39,8 @@ def import_(file: str, session_id: str | None, as_json: bool) -> int:
     """Store a session from FILE (- for standard input): JSON lines, plain or zstd.
 
     The whole file is checked first. A torn last line is left out; any other damage, an unknown event
-    or a retired format is refused, and nothing is stored.
+    or a retired format is refused, and nothing is stored. Images that the session refers to and that
+    neither the file nor this home has are counted; the session works without them.
     """
     config = configuration()
     stored = storage(config)
@@ -52,15 +55,19 @@ def import_(file: str, session_id: str | None, as_json: bool) -> int:
         if checked == 0:
             raise UsageError(f"{source.name} has a header and no events: there is nothing to import")
         prepare_home(config.require_home())
-        count = store_session(stored, header, source.events())
+        store, tally = images(config), ImageTally()
+        count = store_session(stored, header, tally.passing(source.events(store.keep)))
         if count != checked:
             stored.delete(header.id)
             raise UsageError(f"{source.name} changed while it was read; nothing was stored")
+    missing = len(list(tally.faults(store)))
     if as_json:
-        write_json({"id": header.id, "events": count, "left_out": left_out})
+        lost = {"missing_images": missing} if missing else {}
+        write_json({"id": header.id, "events": count, "left_out": left_out, **lost})
     else:
         note = f" (unknown in its header, left out: {', '.join(left_out)})" if left_out else ""
-        write_text(f"{header.id}: {count} events{note}")
+        gone = f" ({missing} of {len(tally.refs)} images are missing)" if missing else ""
+        write_text(f"{header.id}: {count} events{note}{gone}")
     return 0
 
 

@@ -10,6 +10,8 @@ import click
 from dsh_actors.cli.session_common import (
     as_json_option,
     flush,
+    images,
+    note,
     now_ms,
     size_text,
     storage,
@@ -17,6 +19,7 @@ from dsh_actors.cli.session_common import (
     write_json,
     write_text,
 )
+from dsh_actors.cli.session_images import sweep
 from dsh_actors.core.retention import KeptSession, Retention, choose
 from dsh_actors.errors import SessionBusy, SessionError, SessionNotFound, UsageError
 from dsh_actors.ports import SessionListing, SessionStorage
@@ -56,7 +59,8 @@ def prune(
 ) -> int:
     """Remove stored sessions, the oldest first.
 
-    With --keep alone all but the newest N go. A sub-agent's session goes with its parent's.
+    With --keep alone all but the newest N go. A sub-agent's session goes with its parent's. Images that no
+    session refers to and that were not used for a day go too.
     """
     rule = Retention(
         None if older_than is None else parse_age(older_than),
@@ -80,14 +84,28 @@ def prune(
                 continue
         count, freed = count + 1, freed + session.size
         _write_line(session, dry_run, as_json)
+    swept = None if dry_run else _sweep_images(stored)
     if as_json:
-        write_json({"total": {"sessions": count, "bytes": freed, "dry_run": dry_run}})
+        gone = {} if swept is None else {"images": swept[0], "image_bytes": swept[1]}
+        write_json({"total": {"sessions": count, "bytes": freed, "dry_run": dry_run, **gone}})
     else:
         write_text(f"{'would remove' if dry_run else 'removed'} {count} sessions, {size_text(freed)}")
+        if swept is not None:
+            write_text(f"removed {swept[0]} images that no session refers to, {size_text(swept[1])}")
     if failure is not None:
         flush()
         raise failure
     return 0
+
+
+def _sweep_images(stored: SessionStorage) -> tuple[int, int] | None:
+    """Remove images that nothing refers to any more; None where there was none."""
+    try:
+        swept = sweep(stored, images())
+    except SessionError as error:
+        note(f"images stay, as a session cannot be read: {error.message}")
+        return None
+    return swept if swept[0] else None
 
 
 def _require_sizes(stored: SessionStorage, rule: Retention) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from dsh_actors.core.events import Event, SessionHeader
+from dsh_actors.core.images import images_of
+from dsh_actors.core.messages import ImageRef
 from dsh_actors.core.text import JsonObject, shorten
 
 __all__ = ["markdown"]
@@ -12,13 +14,30 @@ __all__ = ["markdown"]
 _RESULT_LIMIT = 4_000
 
 
-def markdown(header: SessionHeader, events: Iterable[Event]) -> Iterator[str]:
-    """Pieces of the text, each ending in a newline."""
+PathOf = Callable[[ImageRef], str]
+
+
+def markdown(
+    header: SessionHeader, events: Iterable[Event], image_path: PathOf | None = None
+) -> Iterator[str]:
+    """Pieces of the text, each ending in a newline. ``image_path``: where an image is, to show it."""
     yield f"# Session {header.id}\n\n"
     if header.cwd is not None:
         yield f"Directory: `{header.cwd}`\n\n"
     for event in events:
         yield from _piece(event)
+        if image_path is not None and event.type in _WITH_IMAGES:
+            yield from (f"![{_alt(ref)}](<{image_path(ref)}>)\n\n" for ref in images_of(event))
+
+
+_WITH_IMAGES = frozenset({"user/message", "assistant/message", "tool/result"})
+
+
+def _alt(ref: ImageRef) -> str:
+    return " ".join(ref.words().translate(_NOT_IN_ALT).split())
+
+
+_NOT_IN_ALT = str.maketrans("[]\\", "()/")
 
 
 def _piece(event: Event) -> Iterator[str]:
@@ -57,7 +76,12 @@ def _result(data: JsonObject) -> Iterator[str]:
 
 
 def _text(blocks: list[JsonObject]) -> str:
-    return "".join(block["text"] if block["type"] == "text" else f"[{block['type']}]" for block in blocks)
+    return "".join(block["text"] if block["type"] == "text" else _named(block) for block in blocks)
+
+
+def _named(block: JsonObject) -> str:
+    ref = ImageRef.from_json(block.get("attachment"))
+    return f"[{block['type']}]" if ref is None else f"\n[image {ref.words()}]"
 
 
 def _reason(reason: JsonObject) -> str:

@@ -47,8 +47,8 @@ class Call:
     why: str = ""
     notes: list[str] = field(default_factory=list)
 
-    def answer(self, event: Event, limit: int) -> None:
-        """Take in the ``tool/result`` event."""
+    def answer(self, event: Event, limit: int, pictures: str = "") -> None:
+        """Take in the ``tool/result`` event, and its images as HTML."""
         data = event.data
         block = data["message"]["content"][0]
         text = text_of_blocks(block["content"])
@@ -56,7 +56,7 @@ class Call:
         took = meta.get("durationMs")
         if self.started is not None:
             self.ended = self.started + took if type(took) is int and took >= 0 else event.time
-        self.result = pre(text, limit)
+        self.result = pre(text, limit) + pictures
         denied = meta.get("denied")
         if denied is not None:
             self.chip = "denied"
@@ -144,23 +144,26 @@ def _about(values: JsonObject, raw: str) -> str:
 # --- messages --------------------------------------------------------------------------------
 
 
-def input_message(data: JsonObject, replaced: Replace | None, limit: int) -> str:
-    """A message to the model: the user's open, context folded, a notice as one line."""
+def input_message(data: JsonObject, replaced: Replace | None, limit: int, pictures: str = "") -> str:
+    """A message to the model: the user's open, context folded, a notice as one line.
+
+    ``pictures`` are its images as HTML.
+    """
     source = data["source"]
     text = text_of_blocks(data["content"])
-    kind = str(source["kind"])
+    kind, body = str(source["kind"]), pre(text, limit, "words") + pictures
     if kind == "user" and replaced is None:
-        return f'<section class="msg user unit"><h4>User</h4>{pre(text, limit, "words")}</section>'
+        return f'<section class="msg user unit"><h4>User</h4>{body}</section>'
     form = source.get("form")
     origin = str(source.get("plugin") or kind)
     if form == "notice":
         head = str(source.get("summary") or one_line(text, 120))
-        return _folded("note", "Notice", f"{origin}: {head}", pre(text, limit, "words"))
+        return _folded("note", "Notice", f"{origin}: {head}", body)
     label = "Context" if form == "snapshot" else str(form or kind).replace("-", " ").capitalize()
     about = f"{origin} · {one_line(text, 90)}"
     if replaced is not None:
         label, about = "Summary", f"in place of the events {replaced.start} to {replaced.end} for the model"
-    return _folded("context", label, about, pre(text, limit, "words"))
+    return _folded("context", label, about, body)
 
 
 def reply(blocks: list[JsonObject], interrupted: bool, limit: int) -> list[str]:
@@ -175,7 +178,7 @@ def reply(blocks: list[JsonObject], interrupted: bool, limit: int) -> list[str]:
             body = prose(text) if len(text) <= min(limit, PROSE_LIMIT) else pre(text, limit, "words")
             parts.append(f'<section class="msg reply unit">{body}</section>')
         elif kind not in ("reasoning", "text", "tool-call"):
-            parts.append(f'<p class="msg unit">[{escape(str(kind))}]</p>')
+            parts.append(f'<p class="msg unit">{escape(text_of_blocks([block]))}</p>')
     if interrupted:
         parts.append(banner("warn", "The reply was interrupted; this is what had arrived."))
     elif not blocks:

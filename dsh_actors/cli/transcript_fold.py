@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import IO
 
 from dsh_actors.cli import transcript_blocks as blocks
+from dsh_actors.cli.transcript_images import Pictures
 from dsh_actors.cli.transcript_text import (
     clock,
     count,
@@ -120,7 +121,7 @@ class _Step:
 class Fold:
     """Feed it the events of a log in order, then `finish`. Raises OSError where the spool cannot grow."""
 
-    def __init__(self, price_of: PriceOf) -> None:
+    def __init__(self, price_of: PriceOf, pictures: Pictures) -> None:
         self.spool = Spool()
         self.turns: list[Turn] = []
         self.outcome = OutcomeFold(price_of)
@@ -129,6 +130,7 @@ class Fold:
         self.title: str | None = None
         self.last_time: int | None = None
         self._price_of = price_of
+        self._pictures = pictures
         self.currency = "USD"
         self._turn: Turn | None = None
         self._step: _Step | None = None
@@ -198,7 +200,8 @@ class Fold:
 
     def _on_input(self, event: Event) -> None:
         op = event.surface_op if isinstance(event.surface_op, Replace) else None
-        text = blocks.input_message(event.data, op, self._limit(TEXT_LIMIT))
+        shown = self._pictures.of(event.data["content"])
+        text = blocks.input_message(event.data, op, self._limit(TEXT_LIMIT), shown)
         if event.data["source"]["kind"] == "user" and op is None:
             words = one_line(text_of_blocks(event.data["content"]), 200)
             if self.title is None:
@@ -235,6 +238,7 @@ class Fold:
             else:
                 for text in blocks.reply([block], False, self._limit(TEXT_LIMIT)):
                     self._part(text)
+                self._part(self._pictures.of([block]))
         if data.get("interrupted") or not content:
             for text in blocks.reply([], bool(data.get("interrupted")), 0):
                 self._part(text)
@@ -283,12 +287,13 @@ class Fold:
             call.notes.append(blocks.remark(css, text))
 
     def _on_result(self, event: Event) -> None:
-        call_id = event.data["message"]["content"][0]["toolCallId"]
+        result = event.data["message"]["content"][0]
+        call_id = result["toolCallId"]
         call = self._call(call_id, lambda call: call.result is None)
         is_new = call is None
         if call is None:
             call = self._new_call(call_id, "", "{}")
-        call.answer(event, self._limit(RESULT_LIMIT))
+        call.answer(event, self._limit(RESULT_LIMIT), self._pictures.of(result["content"]))
         if is_new:
             self._part(call)
         if self._step is not None and call.started is not None and call.ended is not None:

@@ -14,6 +14,7 @@ from importlib.resources import files
 
 from dsh_actors.cli.transcript_blocks import ending
 from dsh_actors.cli.transcript_fold import Fold, PriceOf, Turn
+from dsh_actors.cli.transcript_images import Pictures, ReadImage
 from dsh_actors.cli.transcript_text import (
     count,
     duration,
@@ -33,13 +34,21 @@ MAX_LISTED = 1_000
 """Turns that are listed in the navigation; the page holds all of them."""
 
 
-def html(header: SessionHeader, events: Iterable[Event], *, price_of: PriceOf) -> Iterator[str]:
+def html(
+    header: SessionHeader,
+    events: Iterable[Event],
+    *,
+    price_of: PriceOf,
+    read_image: ReadImage | None = None,
+) -> Iterator[str]:
     """Pieces of the page. ``price_of`` gives the price of ``PROVIDER/MODEL``, None where it is not known.
+
+    ``read_image`` gives the bytes of images, or raises `AttachmentError`; without it they are named only.
 
     Nothing is yielded before all events are read. Raises `StorageError` where there is no room to keep
     the body meanwhile.
     """
-    fold = Fold(price_of)
+    fold = Fold(price_of, Pictures(read_image))
     try:
         try:
             for event in events:
@@ -88,7 +97,7 @@ def _head(title: str) -> str:
     style, script = _asset("transcript.css"), _asset("transcript.js")
     policy = (
         f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; "
-        "base-uri 'none'; form-action 'none'"
+        "img-src data:; base-uri 'none'; form-action 'none'"
     )
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'

@@ -6,6 +6,7 @@ import html
 import re
 from datetime import UTC, datetime
 
+from dsh_actors.core.messages import ImageRef
 from dsh_actors.core.text import JsonObject, JsonValue, clean_text, shorten
 
 __all__ = [
@@ -64,8 +65,12 @@ def text_of_blocks(blocks: list[JsonObject]) -> str:
     parts = []
     for block in blocks:
         kind = block.get("type")
-        parts.append(str(block["text"]) if kind in ("text", "reasoning") else f"[{kind}]")
-    return "".join(parts)
+        ref = ImageRef.from_json(block.get("attachment"))
+        if kind in ("text", "reasoning"):
+            parts.append(str(block["text"]))
+        else:
+            parts.append(f"[{kind}]" if ref is None else f"\n[image {ref.words()}]")
+    return "".join(parts).removeprefix("\n")
 
 
 def count(number: int) -> str:

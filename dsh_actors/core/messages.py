@@ -6,6 +6,7 @@ file. A tag that nobody registered is kept as it is (`OpaqueBlock`, `OpaqueSourc
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -15,7 +16,10 @@ from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import EventRefused
 
 __all__ = [
+    "IMAGE_TYPES",
     "Block",
+    "ImageBlock",
+    "ImageRef",
     "Message",
     "ModelSource",
     "OpaqueBlock",
@@ -37,6 +41,11 @@ __all__ = [
     "text_of",
     "user_message",
 ]
+
+IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+"""The media types of images that messages refer to."""
+
+_ATTACHMENT_ID = re.compile(r"sha256:[0-9a-f]{64}")
 
 Role = Literal["system", "user", "assistant"]
 
@@ -99,8 +108,78 @@ class ToolResultBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageRef:
+    """A stored image without its bytes. ``id`` is ``sha256:`` and the 64 hex digits of their digest.
+
+    ``size`` is in bytes, ``width`` and ``height`` in pixels; ``name`` is its giver's word for it.
+    ``extra`` holds members that another harness wrote.
+    """
+
+    id: str
+    media_type: str
+    size: int
+    width: int
+    height: int
+    name: str | None = None
+    extra: JsonObject = field(default_factory=dict, hash=False)
+
+    def to_json(self) -> JsonObject:
+        data: JsonObject = {
+            "attachmentId": self.id,
+            "mediaType": self.media_type,
+            "bytes": self.size,
+            "width": self.width,
+            "height": self.height,
+        }
+        if self.name is not None:
+            data["name"] = self.name
+        return data | self.extra
+
+    @staticmethod
+    def from_json(data: object) -> ImageRef | None:
+        """None for what is no reference to a stored image."""
+        if type(data) is not dict:
+            return None
+        rest = dict(data)
+        given, kind = rest.pop("attachmentId", None), rest.pop("mediaType", None)
+        size, width, height = (rest.pop(key, None) for key in ("bytes", "width", "height"))
+        name = rest.pop("name", None)
+        if type(given) is not str or not _ATTACHMENT_ID.fullmatch(given):
+            return None
+        if type(kind) is not str or kind not in IMAGE_TYPES:
+            return None
+        if any(type(number) is not int or number < 1 for number in (size, width, height)):
+            return None
+        # A name that is null would not come back as it was.
+        if type(name) is not str and "name" in data:
+            return None
+        return ImageRef(given, kind, size, width, height, name, rest)
+
+    @property
+    def digest(self) -> str:
+        """The 64 hex digits."""
+        return self.id.removeprefix("sha256:")
+
+    def words(self) -> str:
+        """The image in a few words for people and models: ``photo.png, PNG, 640 × 480``."""
+        kind = self.media_type.removeprefix("image/").upper().replace("WEBP", "WebP")
+        facts = f"{kind}, {self.width} × {self.height}"
+        return facts if self.name is None else f"{self.name}, {facts}"
+
+
+@dataclass(frozen=True, slots=True)
+class ImageBlock:
+    """An image by reference; its bytes are in the attachment store and in no log."""
+
+    attachment: ImageRef
+
+    def to_json(self) -> JsonObject:
+        return {"type": "image", "attachment": self.attachment.to_json()}
+
+
+@dataclass(frozen=True, slots=True)
 class OpaqueBlock:
-    """A block of a kind that nobody registered (images among them), kept as it is."""
+    """A block of a kind that nobody registered, or an image without a usable reference; kept as it is."""
 
     data: JsonObject = field(hash=False)
 
@@ -194,9 +273,11 @@ class Message:
             raise EventRefused(f"not a message: {error!r}") from error
 
 
-def user_message(message_id: str, text: str, source: Source | None = None) -> Message:
-    """A user-role message with one text block."""
-    return Message(MessageId(message_id), "user", (TextBlock(text),), source or UserSource())
+def user_message(
+    message_id: str, text: str, source: Source | None = None, images: tuple[ImageBlock, ...] = ()
+) -> Message:
+    """A user-role message with one text block, and images after it."""
+    return Message(MessageId(message_id), "user", (TextBlock(text), *images), source or UserSource())
 
 
 def require_input(message: Message) -> None:
@@ -234,6 +315,12 @@ def source_from_json(data: JsonObject) -> Source:
     return parse(data) if parse else OpaqueSource(data)
 
 
+def _image(data: JsonObject) -> Block:
+    ref = ImageRef.from_json(data.get("attachment"))
+    # What cannot be read back without loss must survive all the same.
+    return OpaqueBlock(data) if ref is None or len(data) != 2 else ImageBlock(ref)
+
+
 def _plugin_source(data: JsonObject) -> Source:
     extra = {k: v for k, v in data.items() if k not in ("kind", "plugin", "form")}
     return PluginSource(data["plugin"], data.get("form"), extra)
@@ -242,6 +329,7 @@ def _plugin_source(data: JsonObject) -> Source:
 register_block("text", lambda d: TextBlock(d["text"]))
 register_block("reasoning", lambda d: ReasoningBlock(d["text"]))
 register_block("tool-call", lambda d: ToolCallBlock(CallId(d["id"]), d["name"], d["arguments"]))
+register_block("image", _image)
 register_block(
     "tool-result",
     lambda d: ToolResultBlock(

@@ -119,6 +119,7 @@ CODES: Mapping[str, CodeFacts] = MappingProxyType(
         "ABORTED": CodeFacts("aborted"),
         "STORAGE_FULL": CodeFacts("storage_full"),
         "STORAGE_FAILED": _INTERNAL,
+        "ATTACHMENT_READ_FAILED": _INTERNAL,
         "SESSION_BUSY": CodeFacts("busy"),
         "EVENT_REFUSED": _INTERNAL,
         "PROTOCOL": _INTERNAL,

@@ -218,7 +218,7 @@ def _log_result(turn: TurnSink, call: Call, call_seq: int, result: ToolResult) -
         # A fact that only its tool knows must not keep others from reading the session.
         turn.emit(kind, fact, ignorable=kind in OWN_TYPES or kind not in KNOWN_TYPES)
     state = turn.state
-    block = ToolResultBlock(call.id, (TextBlock(result.text),), result.is_error)
+    block = ToolResultBlock(call.id, (TextBlock(result.text), *result.images), result.is_error)
     message_id = derived_message_id(state.header.id, state.next_seq)
     message = Message(message_id, "user", (block,), ToolSource(call.id))
     data: JsonObject = {**turn.place, "message": message.to_json()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dsh_actors.core.chunks import (
     BlockEnd,
@@ -45,11 +45,18 @@ class _Open:
         raise ProtocolError(f"the stream ended inside a block of the unknown type {self.kind!r}")
 
 
+def _with_id(block: Block, index: int) -> Block:
+    """A call without an id gets one: its result could not be told from others."""
+    if isinstance(block, ToolCallBlock) and not block.id:
+        return replace(block, id=CallId(f"call-{index}"))
+    return block
+
+
 class BlockAssembler:
     """Collects the chunks of one call; accepts streams of deltas alone.
 
-    The first block-end of an index closes it for good and its block is authoritative. Whatever
-    follows the finish is ignored.
+    The first block-end of an index closes it for good and its block is authoritative, but for the id
+    of a call that has none. Whatever follows the finish is ignored.
     """
 
     __slots__ = ("_blocks", "finish", "usage")
@@ -77,7 +84,7 @@ class BlockAssembler:
                 self._blocks.setdefault(chunk.index, _Open(chunk.index, chunk.block_type))
             case BlockEnd():
                 if isinstance(self._blocks.get(chunk.index), _Open | None):
-                    self._blocks[chunk.index] = chunk.block
+                    self._blocks[chunk.index] = _with_id(chunk.block, chunk.index)
             case UsageChunk():
                 self.usage = chunk.usage
             case Finish():

@@ -14,7 +14,7 @@ from dsh_actors.core.chunks import CallConfig, Chunk, Failure
 from dsh_actors.core.events import Event
 from dsh_actors.core.ids import CallId, Ticket
 from dsh_actors.core.inbox import Target
-from dsh_actors.core.messages import Message
+from dsh_actors.core.messages import ImageBlock, Message
 from dsh_actors.core.request import ModelRequest, ToolSchema
 from dsh_actors.core.retry import GiveUp, Retry
 from dsh_actors.core.text import JsonObject
@@ -160,7 +160,8 @@ class StoppingDone:
 class ToolResult:
     """The final, committed form of one call's outcome.
 
-    ``code`` and ``name`` identify an error durably; ``events`` are log-only facts of the tool.
+    ``code`` and ``name`` identify an error durably; ``events`` are log-only facts of the tool;
+    ``images`` follow the text.
     """
 
     text: str
@@ -171,6 +172,7 @@ class ToolResult:
     events: tuple[tuple[str, JsonObject], ...] = field(default=(), hash=False)
     contexts: tuple[Message, ...] = ()
     concludes: bool = False
+    images: tuple[ImageBlock, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ class Fault:
     """The first place where one kind of check failed.
 
     ``kind``: ``log`` (bytes, chain, numbering), ``type`` (unknown), ``fold``, ``closers``, ``request``,
-    ``checkpoint``.
+    ``checkpoint``, ``image`` (missing or damaged).
     ``seq``: the event, None where the reason names another place.
     """
 

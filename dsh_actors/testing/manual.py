@@ -50,6 +50,7 @@ class _Call:
     provider: ManualProvider
     adapter_defaults: frozenset[str] = frozenset()
     context_window: int | None = None
+    input_modalities: tuple[str, ...] = ("text",)
 
     def encoder(self) -> RequestEncoder:
         return _Encoder(self.provider)

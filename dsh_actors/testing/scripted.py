@@ -130,6 +130,7 @@ class _ScriptedCall:
     config: CallConfig
     adapter_defaults: frozenset[str] = frozenset()
     context_window: int | None = CONTEXT_WINDOW
+    input_modalities: tuple[str, ...] = ("text", "image")
 
     def encoder(self) -> _Encoder:
         return _Encoder()

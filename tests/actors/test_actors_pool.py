@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,12 +13,13 @@ from dsh_actors.actors import protocol as p
 from dsh_actors.actors import tool_pool
 from dsh_actors.actors.tool_pool import RunningCalls, ToolPoolActor
 from dsh_actors.core import turn_io as io
-from dsh_actors.core.messages import Message, TextBlock, UserSource, user_message
+from dsh_actors.core.messages import ImageBlock, ImageRef, Message, TextBlock, UserSource, user_message
 from dsh_actors.core.redaction import Redactor
 from dsh_actors.errors import ToolDenied
 from dsh_actors.ports import ToolContext, ToolOutput, ToolSpec
 from dsh_actors.runtime.actor import start_actor
 from dsh_actors.runtime.tasks import Cancelled, Slots
+from tests.image_samples import block, png
 
 DEADLINE_S = 10.0
 OBJECT = {"type": "object"}
@@ -114,8 +116,11 @@ def deep() -> dict[str, Any]:
         ToolOutput("x", meta=[1]),  # type: ignore[arg-type]
         ToolOutput("x", is_error=True, code=7),  # type: ignore[arg-type]
         ToolOutput("x", is_error="yes"),  # type: ignore[arg-type]
+        ToolOutput("x", images=("a.png",)),  # type: ignore[arg-type]
+        ToolOutput("x", images=(TextBlock("x"),)),  # type: ignore[arg-type]
+        ToolOutput("x", images=(ImageBlock(ImageRef("sha256:1", "image/png", 1, 1, 1)),)),
     ],
-    ids=range(12),
+    ids=range(15),
 )
 def test_an_answer_that_cannot_be_logged_is_an_error_for_the_model(pools, output):
     pool = pools()
@@ -127,6 +132,14 @@ def test_an_answer_that_cannot_be_logged_is_an_error_for_the_model(pools, output
         (),
         (),
     )
+
+
+def test_images_of_an_answer_come_through_with_their_names_redacted(pools):
+    image = block(png(), "secret-token.png")
+    pool = pools(secrets={"KEY": "secret-token"})
+    pool.run(ToolDouble(lambda context: ToolOutput("x", images=(image,))))
+    (shown,) = pool.result().images
+    assert shown.attachment == replace(image.attachment, name="[redacted:KEY].png")
 
 
 def test_an_answer_that_is_none_is_an_error_for_the_model(pools):

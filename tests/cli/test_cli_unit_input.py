@@ -13,6 +13,7 @@ from dsh_actors.cli.prompt_input import argument_text, read_prompt
 from dsh_actors.cli.streams import STREAMS
 from dsh_actors.errors import UsageError
 from dsh_actors.runtime.tasks import start_task
+from tests.image_samples import png
 
 
 @pytest.fixture
@@ -127,6 +128,26 @@ def test_what_is_no_text_cannot_be_attached(tmp_path: Path, data: bytes, word: s
     path.write_bytes(data)
     with pytest.raises(UsageError, match=word):
         read_prompt("x", None, (str(path),))
+
+
+def test_images_go_beside_the_text_and_are_named_in_it(tmp_path: Path) -> None:
+    notes, picture = tmp_path / "notes", tmp_path / "p.png"
+    notes.write_text("n")
+    picture.write_bytes(png())
+    prompt = read_prompt("look", None, (str(picture), str(notes), str(picture)))
+    assert [(image.name, image.data) for image in prompt.images] == [(str(picture), png())] * 2
+    assert prompt.text == f"File {notes}:\n```\nn\n```\n\nlook\n\nAttached images: {picture}, {picture}"
+
+
+def test_images_that_are_too_wide_or_too_many_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "p.png"
+    path.write_bytes(png(9000, 1))
+    with pytest.raises(UsageError, match=r"^--file: .*p\.png has 9000 × 1 pixels"):
+        read_prompt("x", None, (str(path),))
+    path.write_bytes(png())
+    assert len(read_prompt("x", None, (str(path),) * 20).images) == 20
+    with pytest.raises(UsageError, match="--file: 21 images are too many"):
+        read_prompt("x", None, (str(path),) * 21)
 
 
 def test_an_argument_is_utf8_whatever_the_locale_took_it_for() -> None:

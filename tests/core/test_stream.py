@@ -105,6 +105,13 @@ def test_an_interrupted_stream_leaves_text_and_reasoning_that_is_not_blank() -> 
     assert assembler.interrupted_blocks() == (ReasoningBlock("thought"), TextBlock("closed"))
 
 
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_call_without_an_id_gets_one_of_its_place(closed: bool) -> None:
+    end = (BlockEnd(3, ToolCallBlock("", "bash", "{}")),) if closed else ()
+    assembler = fed(ToolCallDelta(3, "", "bash", "{}"), *end, Finish("tool-calls"))
+    assert assembler.blocks() == (ToolCallBlock("call-3", "bash", "{}"),)
+
+
 def test_an_unfinished_block_of_an_unknown_type_is_an_error() -> None:
     assembler = fed(BlockStart(0, "hologram"))
     with pytest.raises(ProtocolError, match="hologram"):

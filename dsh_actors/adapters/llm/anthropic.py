@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dsh_actors.adapters.llm.anthropic_request import CACHE_MARK, MessagesEncoder
 from dsh_actors.adapters.llm.anthropic_stream import MessagesStream
 from dsh_actors.adapters.llm.dialect import limited_output
 from dsh_actors.adapters.llm.http_provider import HttpProvider
+from dsh_actors.adapters.llm.images import ImageReader
 from dsh_actors.adapters.llm.reply_stream import ReplyStream
 from dsh_actors.adapters.llm.settings import ModelFacts, ProviderConfig
 from dsh_actors.core.chunks import CallConfig
@@ -54,9 +55,12 @@ class MessagesCall:
     config: CallConfig
     adapter_defaults: frozenset[str]
     context_window: int | None
+    input_modalities: tuple[str, ...] = ("text",)
+    read_image: ImageReader | None = field(default=None, repr=False, compare=False)
 
     def encoder(self) -> MessagesEncoder:
-        return MessagesEncoder(self.config.provider, parameters)
+        reader = self.read_image if "image" in self.input_modalities else None
+        return MessagesEncoder(self.config.provider, parameters, reader)
 
 
 class AnthropicProvider(HttpProvider):
@@ -78,7 +82,9 @@ class AnthropicProvider(HttpProvider):
         return config
 
     def _call(self, config: CallConfig, filled: frozenset[str], window: int | None) -> PreparedCall:
-        return MessagesCall(config, filled, window)
+        return MessagesCall(
+            config, filled, window, self._modalities(config.model), self._config.read_image
+        )
 
     def _headers(self) -> Mapping[str, str]:
         key = {"x-api-key": self._key} if self._key else {}

@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from dsh_actors.adapters.llm.chat_request import NO_OUTPUT
+from dsh_actors.adapters.llm.images import ImageData, ImageEncoder, ImageLimits, ImageReader
 from dsh_actors.core.chunks import CallConfig
 from dsh_actors.core.messages import (
     Block,
+    ImageBlock,
     Message,
     ModelSource,
     OpaqueBlock,
@@ -27,7 +29,7 @@ from dsh_actors.core.messages import (
 )
 from dsh_actors.core.request import ModelRequest, RequestHeader
 from dsh_actors.core.text import JsonObject, clean_json, clean_text
-from dsh_actors.errors import EventRefused
+from dsh_actors.errors import AttachmentError, EventRefused
 
 __all__ = ["CACHE_MARK", "RAW_ARGUMENTS", "MessagesEncoder", "model_family", "portable_id", "wire_input"]
 
@@ -37,6 +39,9 @@ RAW_ARGUMENTS = "_raw"
 """Where arguments go that are no JSON object: the wire takes nothing else as a call's input."""
 
 MAX_ID_CHARS = 64
+
+IMAGE_LIMITS = ImageLimits(count=100, encoded_bytes=28 << 20, each_encoded_bytes=5_000_000)
+"""The vendor's documentation: 100 images and 32 MB a request, 5 MB an image."""
 
 _PORTABLE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _FOREIGN = re.compile(r"[^A-Za-z0-9_-]")
@@ -59,11 +64,18 @@ def portable_id(text: str) -> str:
 class MessagesEncoder:
     """Encodes the requests of one conversation with one provider.
 
-    ``parameters`` gives the members beside tools, system prompt and messages.
+    ``parameters`` gives the members beside tools, system prompt and messages. ``read_image`` gives the
+    bytes of images; without it a text stands for each.
     """
 
-    def __init__(self, provider: str, parameters: Callable[[CallConfig], JsonObject]) -> None:
+    def __init__(
+        self,
+        provider: str,
+        parameters: Callable[[CallConfig], JsonObject],
+        read_image: ImageReader | None = None,
+    ) -> None:
         self._provider = provider
+        self._images = ImageEncoder(read_image, IMAGE_LIMITS)
         self._parameters = parameters
         self._header: RequestHeader | None = None
         self._head = b""
@@ -77,9 +89,13 @@ class MessagesEncoder:
         self._results: list[bytes] = []
         self._blocks: list[bytes] = []
         self._ids = _CallIds()
+        self._images.restart()
 
     def encode(self, request: ModelRequest) -> bytes:
-        """The body. Costs what was added since the previous call, and the copy of the bytes."""
+        """The body. Costs what was added since the previous call, and the copy of the bytes.
+
+        Raises `AttachmentError` for an image that cannot be read now.
+        """
         if request.header is not self._header:
             self._head = self._encode_head(request.header)
             self._header = request.header
@@ -92,9 +108,13 @@ class MessagesEncoder:
         if list(request.messages[:known]) != self._messages:
             self._forget()
             known = 0
-        for message in request.messages[known:]:
-            self._add(message)
-            self._messages.append(message)
+        try:
+            for message in request.messages[known:]:
+                self._add(message)
+                self._messages.append(message)
+        except AttachmentError:
+            self._forget()
+            raise
         last = self._last_message()
         # The first message has no comma before it.
         whole = (memoryview(self._done)[1:], last) if self._done else (last[1:],)
@@ -131,10 +151,14 @@ class MessagesEncoder:
         return b',{"role":"%b","content":[%b]}' % (self._role.encode(), content) if content else b""
 
     def _user(self, message: Message) -> tuple[list[bytes], list[bytes]]:
-        results, blocks = [], []
+        results: list[bytes] = []
+        blocks: list[bytes] = []
         for block in message.content:
             if isinstance(block, ToolResultBlock):
-                results.append(_dump(_tool_result(block, self._ids.of_result(block.tool_call_id))))
+                call_id = self._ids.of_result(block.tool_call_id)
+                results.append(_dump(_tool_result(block, call_id, self._images)))
+            elif isinstance(block, ImageBlock):
+                blocks += map(_dump, _image(self._images.encode(block)))
             elif (text := _shown(block)).strip():
                 blocks.append(_dump(_text(text)))
         return results, blocks
@@ -224,9 +248,31 @@ def _tool_use(block: ToolCallBlock, call_id: str) -> bytes:
     return b'%b,"input":%b}' % (head[:-1], wire_input(block.arguments))
 
 
-def _tool_result(block: ToolResultBlock, call_id: str) -> JsonObject:
-    text = clean_text("".join(map(_shown, block.content)))
-    content = text if text.strip() else NO_OUTPUT
+def _image(image: ImageData | str) -> Iterator[JsonObject]:
+    """An image with a text before it that names it, or the text that stands for it."""
+    if isinstance(image, str):
+        yield _text(image)
+        return
+    yield _text(image.handle)
+    source = {"type": "base64", "media_type": image.media_type, "data": image.base64}
+    yield {"type": "image", "source": source}
+
+
+def _result_content(blocks: tuple[Block, ...], images: ImageEncoder) -> str | list[JsonObject]:
+    if not any(isinstance(block, ImageBlock) for block in blocks):
+        text = clean_text("".join(map(_shown, blocks)))
+        return text if text.strip() else NO_OUTPUT
+    parts: list[JsonObject] = []
+    for block in blocks:
+        if isinstance(block, ImageBlock):
+            parts += _image(images.encode(block))
+        elif (text := _shown(block)).strip():
+            parts.append(_text(text))
+    return parts
+
+
+def _tool_result(block: ToolResultBlock, call_id: str, images: ImageEncoder) -> JsonObject:
+    content = _result_content(block.content, images)
     wire: JsonObject = {"type": "tool_result", "tool_use_id": call_id, "content": content}
     if block.is_error:
         wire["is_error"] = True

@@ -11,19 +11,18 @@ import json
 from typing import Any
 
 from dsh_actors.adapters.llm.chat_assistant import assistant_messages
+from dsh_actors.adapters.llm.chat_images import ChatImages
 from dsh_actors.adapters.llm.dialect import Dialect, is_reasoning
+from dsh_actors.adapters.llm.images import ImageReader
 from dsh_actors.adapters.llm.strict_schema import strict_fault
 from dsh_actors.config.profiles import PROFILES, Profile
 from dsh_actors.core.messages import (
-    Block,
     Message,
-    OpaqueBlock,
-    TextBlock,
     ToolResultBlock,
 )
 from dsh_actors.core.request import ModelRequest, RequestHeader, ToolSchema
 from dsh_actors.core.text import JsonObject, clean_text
-from dsh_actors.errors import UsageError
+from dsh_actors.errors import AttachmentError, UsageError
 
 __all__ = ["ChatEncoder", "wire_messages"]
 
@@ -38,11 +37,16 @@ BRIDGE = "I have read the results."
 
 
 class ChatEncoder:
-    """Encodes the requests of one conversation with one provider, as its ``dialect`` has it."""
+    """Encodes the requests of one conversation with one provider, as its ``dialect`` has it.
 
-    def __init__(self, provider: str, dialect: Dialect) -> None:
+    ``read_image`` gives the bytes of images; without it a text stands for each. An encoded image is kept
+    as long as its conversation is, like text: every request carries it again.
+    """
+
+    def __init__(self, provider: str, dialect: Dialect, read_image: ImageReader | None = None) -> None:
         self._provider = provider
         self._dialect = dialect
+        self._images = ChatImages(read_image)
         self._header: RequestHeader | None = None
         self._profile = dialect.profile
         self._model = ""
@@ -57,7 +61,8 @@ class ChatEncoder:
     def encode(self, request: ModelRequest) -> bytes:
         """The body. Costs what was added since the previous call, and the copy of the bytes.
 
-        Raises `UsageError` for what the provider's settings do not allow.
+        Raises `UsageError` for what the provider's settings do not allow, `AttachmentError` for an image
+        that cannot be read now.
         """
         profile = self._dialect.profile
         if request.header is not self._header or profile is not self._profile:
@@ -71,18 +76,43 @@ class ChatEncoder:
         if list(request.messages[:known]) != self._messages:
             self._forget()
             known = 0
-        for message in request.messages[known:]:
-            for wire in wire_messages(message, self._provider, profile, self._model, self._ids):
-                self._put(wire)
-            self._messages.append(message)
+        try:
+            for message in request.messages[known:]:
+                self._add(message)
+        except AttachmentError:
+            self._forget()
+            raise
         if profile.json_object:
             self._check_json(request.header)
         # The head ends with "[" where there is no system message; then the first comma goes.
         skip = 1 if self._tail and self._head.endswith(b"[") else 0
-        return b"".join((self._head, memoryview(self._tail)[skip:], b"]}"))
+        held = self._held_end()
+        return b"".join((self._head, memoryview(self._tail)[skip:], held, b"]}"))
 
     def _forget(self) -> None:
         self._messages, self._tail, self._ids, self._last = [], bytearray(), {}, {}
+        self._images.restart()
+
+    def _add(self, message: Message) -> None:
+        due = self._images.due_before(message)
+        if due is not None:
+            self._put(due)
+        given = (self._provider, self._profile, self._model, self._ids, self._images)
+        for wire in wire_messages(message, *given):
+            self._put(wire)
+        self._messages.append(message)
+
+    def _held_end(self) -> bytes:
+        """The images of the results at the end, where they stand unless another result follows."""
+        held = self._images.held_message()
+        if held is None:
+            return b""
+        end, last = len(self._tail), (self._last, self._last_at)
+        self._put(held)
+        added = bytes(self._tail[end:])
+        del self._tail[end:]
+        self._last, self._last_at = last
+        return added
 
     def _put(self, wire: JsonObject) -> None:
         profile = self._profile
@@ -139,8 +169,8 @@ def _joined(first: Any, second: Any) -> str | list[Any] | None:
     """The content of two messages as that of one."""
     if isinstance(first, str) and isinstance(second, str):
         return f"{first}\n\n{second}"
-    if isinstance(first, list) and isinstance(second, list):
-        return [*first, *second]
+    if isinstance(first, list) and isinstance(second, str | list):
+        return [*first, *([{"type": "text", "text": second}] if isinstance(second, str) else second)]
     return None
 
 
@@ -150,19 +180,21 @@ def wire_messages(
     profile: Profile = PROFILES["generic"],
     model: str | None = None,
     ids: dict[str, str] | None = None,
+    images: ChatImages | None = None,
 ) -> list[JsonObject]:
     """What one message becomes on the wire; nothing for an empty assistant message.
 
     ``model`` is the one that is asked; None for the one that wrote the message. ``ids`` holds the ids of
-    calls that go under another one, and is kept up to date.
+    calls that go under another one, and is kept up to date. ``images`` None: the model reads text only.
     """
     ids = {} if ids is None else ids
+    images = images or ChatImages()
     if message.role == "assistant":
         return assistant_messages(message, provider, profile, model, ids)
     results = [block for block in message.content if isinstance(block, ToolResultBlock)]
-    text = "".join(_shown(block) for block in message.content if not isinstance(block, ToolResultBlock))
-    wire = [_text_message(message.role, text)] if text or not results else []
-    wire.extend(_tool_result(result, ids) for result in results)
+    content = images.content(block for block in message.content if not isinstance(block, ToolResultBlock))
+    wire: list[JsonObject] = [{"role": message.role, "content": content}] if content or not results else []
+    wire.extend(_tool_result(result, ids, images) for result in results)
     return wire
 
 
@@ -170,22 +202,12 @@ def _text_message(role: str, text: str) -> JsonObject:
     return {"role": role, "content": clean_text(text)}
 
 
-def _tool_result(block: ToolResultBlock, ids: dict[str, str]) -> JsonObject:
-    text = "".join(map(_shown, block.content)) or NO_OUTPUT
+def _tool_result(block: ToolResultBlock, ids: dict[str, str], images: ChatImages) -> JsonObject:
+    text = images.result_text(block) or NO_OUTPUT
     if block.is_error and not text.startswith(ERROR_PREFIX):
         text = ERROR_PREFIX + text
     call_id = ids.get(block.tool_call_id) or clean_text(block.tool_call_id)
     return {"role": "tool", "tool_call_id": call_id, "content": clean_text(text)}
-
-
-def _shown(block: Block) -> str:
-    """A block as text; what has no text form is named, never dropped in silence."""
-    match block:
-        case TextBlock():
-            return block.text
-        case OpaqueBlock():
-            return f"[{block.data.get('type', 'content')} not shown: this model reads text only]"
-    return ""
 
 
 def _dump(value: JsonObject) -> bytes:

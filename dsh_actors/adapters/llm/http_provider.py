@@ -104,6 +104,11 @@ class HttpProvider(ABC):
         }
         return self._call(resolved, frozenset(filled), None if facts is None else facts.context_window)
 
+    def _modalities(self, model: str) -> tuple[str, ...]:
+        """What a model takes; nobody has said that an unlisted one takes more than text."""
+        facts = (self._models or {}).get(model)
+        return ("text",) if facts is None else facts.input_modalities
+
     def _facts(self, model: str) -> ModelFacts | None:
         if not model:
             raise UsageError(f"no model is named after {self.name}/", code="UNKNOWN_MODEL")

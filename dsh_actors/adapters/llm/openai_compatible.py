@@ -11,6 +11,7 @@ from dsh_actors.adapters.llm.chat_stream import ChatStream
 from dsh_actors.adapters.llm.dialect import Dialect, ProfileDialect
 from dsh_actors.adapters.llm.guards import has_call_markup, is_prompt_cut, rough_tokens
 from dsh_actors.adapters.llm.http_provider import HttpProvider
+from dsh_actors.adapters.llm.images import ImageReader
 from dsh_actors.adapters.llm.other_form import other_form
 from dsh_actors.adapters.llm.settings import ModelFacts, ProviderConfig, endpoint
 from dsh_actors.core.chunks import CallConfig, Chunk, Failure
@@ -34,9 +35,12 @@ class ChatCall:
     adapter_defaults: frozenset[str]
     context_window: int | None
     dialect: Dialect = field(repr=False)
+    input_modalities: tuple[str, ...] = ("text",)
+    read_image: ImageReader | None = field(default=None, repr=False, compare=False)
 
     def encoder(self) -> ChatEncoder:
-        return ChatEncoder(self.config.provider, self.dialect)
+        reader = self.read_image if "image" in self.input_modalities else None
+        return ChatEncoder(self.config.provider, self.dialect, reader)
 
 
 class OpenAiCompatibleProvider(HttpProvider):
@@ -61,7 +65,8 @@ class OpenAiCompatibleProvider(HttpProvider):
         return self._dialect.resolve(config, facts)
 
     def _call(self, config: CallConfig, filled: frozenset[str], window: int | None) -> PreparedCall:
-        return ChatCall(config, filled, window, self._dialect)
+        takes, reader = self._modalities(config.model), self._config.read_image
+        return ChatCall(config, filled, window, self._dialect, takes, reader)
 
     def _headers(self) -> Mapping[str, str]:
         name = self._dialect.profile.auth_header
@@ -91,8 +96,9 @@ class OpenAiCompatibleProvider(HttpProvider):
             if form is not None:
                 self._dialect.profile, code = form, "REFUSED_FORM"
             elif failure.status in (400, 413) and failure.message.endswith(": no message"):
-                # Some servers have no words for a prompt that is too long.
+                # Some servers have no words for a prompt that is too long. Images are bytes, not tokens.
                 is_full = window is not None and rough_tokens(body) > FULL_BODY * window
+                is_full = is_full and b";base64," not in body
                 code = "CONTEXT_WINDOW_EXCEEDED" if is_full else code
         elif failure.status == 402 and profile.balance_waits and failure.retry_after_ms is not None:
             code = "RATE_LIMIT"

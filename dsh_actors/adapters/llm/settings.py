@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit, urlunsplit
 
+from dsh_actors.adapters.llm.images import ImageReader
 from dsh_actors.config.profiles import PROFILES, Profile
 from dsh_actors.core.retry import RetryPolicy
 from dsh_actors.errors import ConfigError
@@ -28,7 +29,7 @@ class ModelFacts:
 
     ``default_output`` is sent as the output limit where nobody asked for another. ``efforts`` are
     the reasoning efforts it takes, empty where it does not reason. ``input_modalities`` are ``text``
-    and ``image``.
+    and what else it takes: ``image``.
     """
 
     id: str
@@ -47,7 +48,8 @@ class ProviderConfig:
     ``models`` None leaves the catalogue to the adapter. With ``builtin_url`` the base URL is the
     vendor's own, so a model outside a known catalogue is refused. ``api_key_env`` is the variable
     that the key should have come from; None for a server that needs no key. ``headers`` are sent as they
-    are; ``profile`` says what is peculiar about the server.
+    are; ``profile`` says what is peculiar about the server. ``read_image`` gives the bytes of images in
+    messages; without it models read text only.
     Raises `ConfigError` for a base URL that is none.
     """
 
@@ -64,6 +66,7 @@ class ProviderConfig:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
     retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
     profile: Profile = PROFILES["generic"]
+    read_image: ImageReader | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         try:

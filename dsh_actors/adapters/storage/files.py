@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 from dsh_actors.adapters.storage.layout import close_descriptor, fsync_directory
 
-__all__ = ["remove_drafts", "truncate", "write_all", "write_atomically"]
+__all__ = ["DRAFT_PREFIX", "remove_drafts", "truncate", "write_all", "write_atomically"]
 
-_DRAFT_PREFIX = ".draft-"
+DRAFT_PREFIX = ".draft-"
 
 
 def write_all(descriptor: int, data: bytes) -> None:
@@ -29,7 +29,7 @@ def write_atomically(path: str, pieces: Iterable[bytes], *, replace: bool = True
     FileExistsError unless it may ``replace`` a file.
     """
     directory = os.path.dirname(path)
-    draft = os.path.join(directory, f"{_DRAFT_PREFIX}{os.getpid()}-{os.urandom(8).hex()}")
+    draft = os.path.join(directory, f"{DRAFT_PREFIX}{os.getpid()}-{os.urandom(8).hex()}")
     placed = False
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -71,5 +71,5 @@ def remove_drafts(directory: str) -> None:
     if not os.path.isdir(directory):
         return
     for name in os.listdir(directory):
-        if name.startswith(_DRAFT_PREFIX):
+        if name.startswith(DRAFT_PREFIX):
             os.unlink(os.path.join(directory, name))

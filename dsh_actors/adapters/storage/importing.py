@@ -1,11 +1,12 @@
 """Sessions from files: the plain layout of `dsh session export`, as the original harness writes it too.
 
-One header line, then one event or packed row a line, plain or as zstd frames. A file is checked as a
-whole before anything of it is stored; both passes stream.
+One header line, then one event or packed row a line, plain or as zstd frames; images a line each among
+them. A file is checked as a whole before anything of it is stored; both passes stream.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -13,16 +14,24 @@ from typing import BinaryIO
 
 import zstandard
 
+from dsh_actors.adapters.storage.attachments import require_match
 from dsh_actors.adapters.storage.frames import MAGIC
 from dsh_actors.core.codec import decode_line
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId
 from dsh_actors.core.legacy import LegacyUpgrade
+from dsh_actors.core.messages import ImageRef
 from dsh_actors.core.repair import Closers
 from dsh_actors.core.state import SessionState
 from dsh_actors.core.text import JsonObject, clean_json, require_lossless
 from dsh_actors.core.verify import fold
-from dsh_actors.errors import EventRefused, SessionCorrupt, SessionUnsupported, UsageError
+from dsh_actors.errors import (
+    AttachmentError,
+    EventRefused,
+    SessionCorrupt,
+    SessionUnsupported,
+    UsageError,
+)
 from dsh_actors.ports import SessionStorage
 
 __all__ = ["ImportFile", "store_session"]
@@ -30,6 +39,7 @@ __all__ = ["ImportFile", "store_session"]
 MAX_LINE = 256 * 1024 * 1024
 """Bytes of a line. Memory is bounded by this and by what the model sees of the session."""
 
+_IMAGE_LINE = b'{"type":"attachment",'
 _PIECE = 256 * 1024
 # A few bytes of a frame may stand for 128 KiB each: small pieces keep what one of them becomes bounded.
 _COMPRESSED_PIECE = 2048
@@ -49,6 +59,10 @@ _HEADER_KEYS = frozenset(
         "agentPreset",
     ]
 )
+
+
+def _drop(ref: ImageRef, data: bytes) -> None:
+    """What becomes of an image while a file is only checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +120,25 @@ class ImportFile:
             raise self._damaged(number, error.message) from error
         return count
 
-    def events(self) -> Iterator[Event]:
-        """The events in today's shapes. Raises as `check` does, but folds nothing."""
+    def events(self, keep_image: Callable[[ImageRef, bytes], None] = _drop) -> Iterator[Event]:
+        """The events in today's shapes. Raises as `check` does, but folds nothing.
+
+        ``keep_image`` is given each image when its line is met.
+        """
         header, _ = self.header()
-        for _number, event in self._numbered_events(header.id):
+        for _number, event in self._numbered_events(header.id, keep_image):
             yield event
 
-    def _numbered_events(self, session_id: SessionId) -> Iterator[tuple[int, Event]]:
+    def _numbered_events(
+        self, session_id: SessionId, keep_image: Callable[[ImageRef, bytes], None] = _drop
+    ) -> Iterator[tuple[int, Event]]:
         upgrade, due = LegacyUpgrade(session_id).upgrade, 0
         for number, line in enumerate(self._lines(), 1):
             if number == 1 or not line.strip():
+                continue
+            if line.startswith(_IMAGE_LINE):
+                if line.endswith(b"\n"):
+                    keep_image(*self._image(line, number))
                 continue
             try:
                 events = decode_line(line)
@@ -141,6 +164,19 @@ class ImportFile:
             data: JsonObject = clean_json(event.data)
             event = event if data == event.data else replace(event, data=data)
         return event
+
+    def _image(self, line: bytes, number: int) -> tuple[ImageRef, bytes]:
+        try:
+            raw = json.loads(line)
+            ref, data = ImageRef.from_json(raw["attachment"]), base64.b64decode(raw["data"], validate=True)
+            if ref is None:
+                raise self._damaged(number, "the image has no usable reference")
+            require_match(ref, data, "the line")
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise self._damaged(number, f"not an image: {error!r}") from error
+        except AttachmentError as error:
+            raise self._damaged(number, error.message) from error
+        return ref, data
 
     def _damaged(self, number: int, reason: str) -> SessionCorrupt:
         return SessionCorrupt(f"{self.name} is damaged at line {number}: {reason}")

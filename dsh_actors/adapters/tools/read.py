@@ -1,4 +1,4 @@
-"""The ``read`` tool: numbered lines of a text file, streamed, or a window of bytes inside a long line."""
+"""The ``read`` tool: numbered lines of a text file, streamed, a window of bytes of it, or an image."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ __all__ = ["ReadTool"]
 DEFAULT_LIMIT = 2000
 LINE_CHARS = 2000
 _MAX_CHAR_BYTES = 4
+_IMAGE_STARTS = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF")
 _BLOCK = 1 << 18
 _MAX_SKIP = 64 << 20
 _FOOTER_ROOM = 400
@@ -27,7 +28,8 @@ _SPEC = ToolSpec(
     name="read",
     description=(
         "Read a text file as numbered lines. offset: first line, from 1; limit: how many lines (default "
-        f"{DEFAULT_LIMIT}). path#byte=N goes on inside a very long line. Read a file before you edit it."
+        f"{DEFAULT_LIMIT}). path#byte=N goes on inside a very long line. An image is shown, if you can see "
+        "images. Read a file before you edit it."
     ),
     parameters={
         "type": "object",
@@ -63,6 +65,12 @@ class ReadTool:
             raise ToolError("limit must be at least 1", code="INVALID_ARGS")
         with open_file(path, context) as fd, open(fd, "rb", closefd=False) as file:
             name = shown(path, context)
+            if start_byte is None and file.peek(4).startswith(_IMAGE_STARTS):
+                from dsh_actors.adapters.tools.read_image import read_image  # few runs meet any
+
+                image = read_image(file, name, context)
+                if image is not None:
+                    return image
             if start_byte is None:
                 return ToolOutput(_LineView(file, name, context).read(offset, limit))
             return ToolOutput(_byte_window(file, name, start_byte, limit, context))

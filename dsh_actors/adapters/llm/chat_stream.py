@@ -10,26 +10,18 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dsh_actors.adapters.llm.errors import (
-    ErrorBody,
-    body_failure,
-    clean_message,
-    error_of_payload,
-    request_id,
-)
+from dsh_actors.adapters.llm.errors import ErrorBody, error_of_payload
+from dsh_actors.adapters.llm.reply_stream import CONTEXT_FULL, ReplyStream
 from dsh_actors.adapters.llm.tool_slots import Fragments, ToolSlots
 from dsh_actors.adapters.llm.usage import usage_of
 from dsh_actors.core.chunks import (
     BlockEnd,
     BlockStart,
     Chunk,
-    Failure,
     Finish,
     FinishKind,
     ReasoningDelta,
     TextDelta,
-    Usage,
-    UsageChunk,
 )
 from dsh_actors.core.messages import Block, ReasoningBlock, TextBlock
 from dsh_actors.core.text import JsonObject, clean_json
@@ -41,7 +33,7 @@ REASONING_KEYS = ("reasoning_content", "reasoning", "reasoning_text")
 
 DETAILS_KEY = "reasoning_details"
 
-_FINISHES: Mapping[str, str] = {
+_FINISHES: Mapping[str, FinishKind] = {
     "stop": "stop",
     "eos": "stop",
     "end": "stop",
@@ -52,45 +44,26 @@ _FINISHES: Mapping[str, str] = {
     "length": "max-tokens",
     "max_tokens": "max-tokens",
     "model_length": "max-tokens",
-    "model_context_window_exceeded": "max-tokens",
-}
-
-_FAILED_FINISHES: Mapping[str, str] = {
-    "content_filter": "CONTENT_FILTER",
-    "sensitive": "CONTENT_FILTER",
-    "refusal": "CONTENT_FILTER",
-    "error": "SERVER",
-    "abort": "SERVER",
-    "aborted": "SERVER",
-    "network_error": "TRANSPORT",
+    CONTEXT_FULL: "max-tokens",
 }
 
 _loads = json.JSONDecoder().decode
 _scan: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
-class ChatStream:
-    """One response. Feed events until `is_over`, then ask for the chunks that end it.
-
-    ``id_salt`` gives bytes that no other response of the conversation has; it is asked only where
-    a tool call came without an id. ``reason`` is the wire's finish reason once it is known;
-    ``is_silent`` until the first event; ``warnings`` names what was odd but could be used.
+class ChatStream(ReplyStream):
+    """One response. ``id_salt`` gives bytes that no other response of the conversation has; it is
+    asked only where a tool call came without an id.
     """
+
+    finishes = _FINISHES
 
     def __init__(
         self, headers: Mapping[str, str], id_salt: Callable[[], str], secret: str | None = None
     ) -> None:
-        self.is_over = False
-        self.is_silent = True
-        self.reason: str | None = None
-        self.usage: Usage | None = None
-        self.failure: Failure | None = None
-        self.warnings: set[str] = set()
-        self._headers = headers
-        self._secret = secret
+        super().__init__(headers, secret)
         self._salt: str | None = None
         self._id_salt = id_salt
-        self._count = 0
         self._text: tuple[int, Fragments] | None = None
         self._reasoning: tuple[int, Fragments] | None = None
         self._reasoning_key: str | None = None
@@ -98,7 +71,6 @@ class ChatStream:
         self._tools = ToolSlots(self._open_block, self._new_id, self.warnings)
 
     def feed(self, data: str, event: str, out: list[Chunk], is_tail: bool = False) -> None:
-        """Take one event; append its chunks to ``out``. ``is_tail``: the body ended inside it."""
         if not data or self.is_over:
             return
         self.is_silent = False
@@ -227,10 +199,6 @@ class ChatStream:
             out.append(delta(block[0], shown))
         return block
 
-    def _open_block(self) -> int:
-        self._count += 1
-        return self._count - 1
-
     def _new_id(self, number: int) -> str:
         if self._salt is None:
             self._salt = self._id_salt()
@@ -241,48 +209,9 @@ class ChatStream:
         if found is not None:
             self.usage = found
 
-    def failed(self, code: str, message: str) -> Failure:
-        return Failure(clean_message(message, self._secret), code, None, None, request_id(self._headers))
-
-    def failure_of(self, error: ErrorBody) -> Failure:
-        return body_failure(error, self._headers, self._secret)
-
-    def fail(self, failure: Failure) -> None:
-        """End the response with a failure; events that follow are ignored."""
-        self.failure = failure
-        self.is_over = True
-
-    def end_with(self, finish: Finish) -> list[Chunk]:
-        """``finish``, after the usage if any was reported."""
-        return [finish] if self.usage is None else [UsageChunk(self.usage), finish]
-
-    def close(self, was_cut: bool) -> list[Chunk]:
-        """The chunks that end the response: at ``[DONE]``, or where its body ended (``was_cut``)."""
-        if self.failure is not None:
-            return self.end_with(Finish("error", self.failure))
-        if self.reason is None and was_cut:
-            return self._error("STREAM_CLOSED", "the stream ended before the reply was complete")
-        if was_cut:
-            self.warnings.add("missing_done")
-        if self.reason is None:
-            self.warnings.add("missing_finish_reason")
-        reason = self.reason or "stop"
-        kind = _FINISHES.get(reason)
-        if kind is None:
-            code = _FAILED_FINISHES.get(reason, reason.upper()[:64])
-            return self._error(code, f"the model stopped: {reason}")
-        if reason == "model_context_window_exceeded" and self._count == 0:
-            return self._error("CONTEXT_WINDOW_EXCEEDED", "the prompt fills the model's context window")
-        if kind == "max-tokens":
-            return self._success("max-tokens")
-        if self._count == 0:
-            return self._error("EMPTY_RESPONSE", "the model answered with nothing")
-        if kind == "stop" and self._tools:
-            self.warnings.add("finish_stop_with_tools")
-        return self._success("tool-calls" if self._tools else "stop")
-
-    def _error(self, code: str, message: str) -> list[Chunk]:
-        return self.end_with(Finish("error", self.failed(code, message)))
+    @property
+    def _has_calls(self) -> bool:
+        return bool(self._tools)
 
     def _success(self, kind: FinishKind) -> list[Chunk]:
         out: list[Chunk] = []

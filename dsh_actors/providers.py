@@ -54,5 +54,8 @@ class LazyProviders(Mapping[str, LlmProvider]):
                 connect_timeout_s=model.connect_timeout_s,
                 first_event_timeout_s=model.first_event_timeout_s,
                 idle_timeout_s=model.idle_timeout_s,
+                queue_timeout_s=model.queue_timeout_s,
+                total_timeout_s=model.total_timeout_s,
+                ca_file=settings.ca_file,
             )
         )

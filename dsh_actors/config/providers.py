@@ -19,6 +19,8 @@ from dsh_actors.errors import ConfigError
 
 __all__ = ["BUILT_IN", "ModelSettings", "ProviderSettings", "provider_settings", "read_credentials"]
 
+DEFAULT_CONCURRENCY = 256
+
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
@@ -36,6 +38,8 @@ class ProviderSettings:
     """One route to a vendor. No ``models``: the adapter's own catalogue, or none, applies.
 
     ``api_key_env`` None: no variable holds its key; without a stored one it needs none.
+    ``max_concurrency`` bounds the requests of this process at once. ``ca_file`` is the absolute path of the
+    certificates to check the server's against, None for those of the environment.
     The base URL may hold a password. ``builtin_url``: it is the vendor's own, not one the user set.
     """
 
@@ -45,6 +49,8 @@ class ProviderSettings:
     api_key_env: str | None = None
     models: tuple[ModelSettings, ...] = ()
     builtin_url: bool = False
+    max_concurrency: int = DEFAULT_CONCURRENCY
+    ca_file: str | None = None
 
 
 BUILT_IN: Mapping[str, ProviderSettings] = {
@@ -57,7 +63,7 @@ BUILT_IN: Mapping[str, ProviderSettings] = {
     "scripted": ProviderSettings("scripted", "scripted"),
 }
 
-_PROVIDER_KEYS = ("type", "base_url", "api_key_env", "models")
+_PROVIDER_KEYS = ("type", "base_url", "api_key_env", "models", "max_concurrency", "ca_file")
 _MODEL_KEYS = ("id", "context_window", "max_output", "price", "capabilities")
 _PRICE_KEYS = ("input", "output", "cache_read", "cache_write", "currency")
 
@@ -101,7 +107,26 @@ def _provider(name: str, table: Any, where: str) -> ProviderSettings:
         _text(table, "api_key_env", where) or base.api_key_env,
         tuple(_model(entry, f"{where}.models[{index}]") for index, entry in enumerate(models)),
         builtin_url=base.builtin_url and "base_url" not in table,
+        max_concurrency=_concurrency(table, where),
+        ca_file=_file(table, "ca_file", where),
     )
+
+
+def _concurrency(table: Mapping[str, Any], where: str) -> int:
+    value = table.get("max_concurrency", DEFAULT_CONCURRENCY)
+    if type(value) is not int or value < 1:
+        raise ConfigError(f"{where}: max_concurrency must be a whole number of requests, not {value!r}")
+    return value
+
+
+def _file(table: Mapping[str, Any], key: str, where: str) -> str | None:
+    value = _text(table, key, where)
+    if value is None:
+        return None
+    path = os.path.expanduser(value)
+    if not os.path.isabs(path):
+        raise ConfigError(f"{where}: {key} must be an absolute path, not {value!r}")
+    return path
 
 
 def _model(entry: Any, where: str) -> ModelSettings:

@@ -13,6 +13,8 @@ from typing import cast
 
 from sseclient import Event, SSEClient
 
+from dsh_actors.adapters.llm.errors import looks_like_events
+
 __all__ = ["MAX_EVENT_BYTES", "PREFIX_BYTES", "EventSource", "EventTooLarge"]
 
 READ_BYTES = 65_536
@@ -60,12 +62,23 @@ class EventSource:
         self._ends_line = True  # what is held ends with a line feed, or nothing is held
         self._after_cr = False
         self._batch = b""
+        self._is_foreign: bool | None = None
         # The parser only iterates its source, anew for each batch.
         self._client = SSEClient(cast(Iterator[bytes], self))
 
     def __iter__(self) -> Iterator[bytes]:
         """The bytes that the parser has to read now: whole events only."""
         return iter((self._batch,))
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether enough of the body is there to see that it is no event stream."""
+        if self._is_foreign is None:
+            if self.received < PREFIX_BYTES:
+                return False
+            whole_lines = self.prefix[: self.prefix.rfind(b"\n") + 1]
+            self._is_foreign = not looks_like_events(whole_lines or self.prefix)
+        return self._is_foreign
 
     def close(self) -> None:
         """Part of what sseclient-py asks of a source; closing is the reader's business."""

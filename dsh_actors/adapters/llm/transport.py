@@ -6,13 +6,15 @@ Importing this costs a tenth of a second, so providers do it with their first re
 from __future__ import annotations
 
 import http.client
+import io
 import os
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
@@ -47,34 +49,112 @@ NETWORK_ERRORS = (requests.RequestException, HTTPError, OSError)
 
 _running = threading.local()
 
+SPARE_S = 5.0
+"""The socket's own patience ends so much later than the watchdog's, which knows what is waited for."""
+
+MAX_INTERIM = 32
+"""Responses such as "103 Early Hints" before the one that counts."""
+
+BUSY_S = 0.005
+BLOCKED_S = 0.0005
+"""As in `sse`: a peer that floods us may not keep other work waiting for longer."""
+
+
+class _FairReader(io.RawIOBase):
+    """Reads a socket; what always has data lets others run all the same, and ends when it is aborted."""
+
+    def __init__(self, raw: Any, exchange: Exchange | None) -> None:
+        self._raw = raw
+        self._exchange = exchange
+        self._last_pause = time.monotonic()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        before = time.monotonic()
+        if before - self._last_pause > BUSY_S:
+            time.sleep(1e-6)
+            before = time.monotonic()
+            self._last_pause = before
+            if self._exchange is not None:
+                self._exchange.check()
+        count: int | None = self._raw.readinto(buffer)
+        now = time.monotonic()
+        if now - before > BLOCKED_S:
+            self._last_pause = now
+        return count
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    """Skips interim responses of any kind, but not for ever; reads its socket fairly."""
+
+    def __init__(self, sock: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(sock, *args, **kwargs)
+        exchange: Exchange | None = getattr(_running, "exchange", None)
+        self.fp = io.BufferedReader(_FairReader(self.fp.detach(), exchange))
+
+    def _read_status(self) -> tuple[str, int, str]:
+        for _ in range(MAX_INTERIM):
+            found: tuple[str, int, str] = super()._read_status()  # type: ignore[misc]
+            if not 100 <= found[1] < 200 or found[1] == http.HTTPStatus.SWITCHING_PROTOCOLS:
+                return found
+            for _ in range(MAX_HEADERS):
+                line = self.fp.readline(MAX_LINE + 1)
+                if len(line) > MAX_LINE:
+                    raise http.client.LineTooLong("header line")
+                if line in (b"\r\n", b"\n", b""):
+                    break
+            else:
+                raise http.client.HTTPException("an interim response has too many headers")
+        raise http.client.HTTPException("too many interim responses")
+
+
+MAX_HEADERS = 100
+MAX_LINE = 65_536
+
 
 class _Tracked:
     """Tells the exchange that runs in this thread which connection it got, so it can be woken."""
 
     sock: Any
+    timeout: Any
 
     def connect(self) -> None:
         exchange: Exchange | None = getattr(_running, "exchange", None)
         if exchange is not None:
             exchange.connection = self
         super().connect()  # type: ignore[misc]
-        if exchange is not None:
-            exchange.check()
+        self._enter(exchange)
 
     def request(self, *args: Any, **kwargs: Any) -> None:
         exchange: Exchange | None = getattr(_running, "exchange", None)
-        if exchange is not None:
-            exchange.connection = self
-            exchange.check()
+        if self.sock is not None:
+            self._enter(exchange)
         super().request(*args, **kwargs)  # type: ignore[misc]
+
+    def _enter(self, exchange: Exchange | None) -> None:
+        """There is a connection: sending has the patience for an answer, not that for connecting."""
+        if exchange is None:
+            return
+        exchange.connection = self
+        exchange.check()
+        self.timeout = exchange.read_timeout_s
+        self.sock.settimeout(exchange.read_timeout_s)
+        if exchange.on_connected is not None:
+            exchange.on_connected()
 
 
 class _Connection(_Tracked, HTTPConnection):
-    pass
+    response_class = _Response
 
 
 class _SecureConnection(_Tracked, HTTPSConnection):
-    pass
+    response_class = _Response
 
 
 class _Pool(HTTPConnectionPool):
@@ -101,10 +181,15 @@ class _Adapter(HTTPAdapter):
         return manager
 
 
+class UnusableCertificates(OSError):
+    """The file of certificates to trust cannot be read. Connecting without it would trust others."""
+
+
 class Transport:
     """Posts to one URL. The proxy and certificate settings of the environment are read once.
 
-    Precedence for certificates: REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE, SSL_CERT_FILE, the bundled roots.
+    Precedence for certificates: the configured file, REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE, SSL_CERT_FILE,
+    the bundled roots. Raises `UnusableCertificates`, or what `requests` raises for a URL that is none.
     """
 
     def __init__(self, config: ProviderConfig, url: str, headers: Mapping[str, str]) -> None:
@@ -113,12 +198,11 @@ class Transport:
         session = requests.Session()
         self._template = requests.Request("POST", url, headers=dict(headers)).prepare()
         settings = session.merge_environment_settings(self._template.url, {}, True, None, None)
-        bundle = os.environ.get("SSL_CERT_FILE")
-        if settings["verify"] is True and bundle and os.path.isfile(bundle):
-            settings["verify"] = bundle
-        verify = settings["verify"]
-        self._verify: bool | str = True if verify is None else verify
+        self._verify: bool | str = _certificates(config) or True
         self._proxies = settings["proxies"]
+        self.read_timeout_s = SPARE_S + max(
+            config.first_event_timeout_s, config.queue_timeout_s, config.idle_timeout_s
+        )
         session.close()
 
     def exchange(self, control: StreamControl) -> Exchange:
@@ -129,19 +213,36 @@ class Transport:
         request = self._template.copy()
         request.body = body
         request.headers["Content-Length"] = str(len(body))
-        config = self._config
-        timeouts = (config.connect_timeout_s, config.first_event_timeout_s)
+        timeouts = (self._config.connect_timeout_s, self.read_timeout_s)
         # The adapter and not the session: nothing of the environment may replace the credentials.
         return self._adapter.send(
             request, stream=True, timeout=timeouts, verify=self._verify, proxies=self._proxies
         )
 
 
+def _certificates(config: ProviderConfig) -> str | None:
+    """The file of certificates that was asked for, if any."""
+    if urlsplit(config.base_url).scheme != "https":
+        return None
+    where, path = f"ca_file of {config.name}", config.ca_file
+    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"):
+        if not path:
+            where, path = name, os.environ.get(name)
+    if path and not os.access(path, os.R_OK):
+        raise UnusableCertificates(f"{where}: cannot read the certificates in {path}")
+    return path or None
+
+
 class Exchange:
-    """One request and its response. Only the reader closes it; `abort` may come from elsewhere."""
+    """One request and its response. Only the reader closes it; `abort` may come from elsewhere.
+
+    ``on_connected`` is called when there is a connection, new or not, before anything is sent.
+    """
 
     def __init__(self, transport: Transport, control: StreamControl) -> None:
         self.connection: _Tracked | None = None
+        self.on_connected: Callable[[], None] | None = None
+        self.read_timeout_s = transport.read_timeout_s
         self._transport = transport
         self._control = control
         self._response: requests.Response | None = None
@@ -220,6 +321,9 @@ def _judge(chain: list[BaseException]) -> tuple[str, str]:
     if first(requests.Timeout, ReadTimeoutError, TimeoutError):
         connecting = first(requests.ConnectTimeout, NewConnectionError)
         return "TIMEOUT", "no connection in time" if connecting else "no answer in time"
+    unusable = first(UnusableCertificates)
+    if unusable is not None:
+        return "TLS", str(unusable)
     certificate = first(ssl.SSLError)
     if certificate is not None and not isinstance(certificate, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return "TLS", f"no secure connection: {certificate}"
@@ -236,6 +340,9 @@ def _judge(chain: list[BaseException]) -> tuple[str, str]:
         return "TRANSPORT", f"the proxy cannot be used: {_root(chain)}"
     if first(NewConnectionError):
         return "TRANSPORT", f"cannot connect: {_root(chain)}"
+    flood = first(http.client.HTTPException)
+    if type(flood) in (http.client.HTTPException, http.client.LineTooLong):
+        return "MALFORMED_RESPONSE", f"the response's head cannot be read: {flood}"
     if first(http.client.IncompleteRead):
         return "STREAM_CLOSED", "the response was cut off"
     return "TRANSPORT", f"the connection failed: {_root(chain)}"

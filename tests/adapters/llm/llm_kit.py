@@ -33,7 +33,7 @@ class Control:
         assert self._callback is None, "registered twice"
         self._callback = callback
 
-    def expect_within(self, seconds: float) -> None:
+    def expect_within(self, seconds: float, otherwise: str | None = None) -> None:
         self.deadlines.append(seconds)
         if self._timer is not None:
             self._timer.kill(block=False)

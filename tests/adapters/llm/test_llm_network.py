@@ -298,9 +298,9 @@ def test_comments_alone_keep_a_request_alive_beyond_the_first_timeout() -> None:
 
 
 def test_silence_after_the_finish_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dsh_actors.adapters.llm import http_provider
+    from dsh_actors.adapters.llm import patience
 
-    monkeypatch.setattr(http_provider, "FINISH_GRACE_S", 0.1)
+    monkeypatch.setattr(patience, "FINISH_GRACE_S", 0.1)
     hold = threading.Event()
 
     def handle(connection: socket.socket, request: bytes) -> bool:

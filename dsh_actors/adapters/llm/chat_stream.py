@@ -25,6 +25,7 @@ from dsh_actors.core.chunks import (
 )
 from dsh_actors.core.messages import Block, ReasoningBlock, TextBlock
 from dsh_actors.core.text import JsonObject, clean_json
+from dsh_actors.errors import EventRefused
 
 __all__ = ["REASONING_KEYS", "ChatStream"]
 
@@ -163,7 +164,11 @@ class ChatStream(ReplyStream):
     def _thought(self, delta: dict[str, Any]) -> str:
         details = delta.get(DETAILS_KEY)
         if details and isinstance(details, list):
-            self._details.extend(clean_json(details))
+            try:
+                self._details.extend(clean_json(details))
+            except (EventRefused, RecursionError):
+                self.fail(self.failed("MALFORMED_RESPONSE", "the stream holds details nested too deeply"))
+                return ""
         key = self._reasoning_key
         if key is None:
             for key in REASONING_KEYS:

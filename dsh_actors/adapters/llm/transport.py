@@ -23,6 +23,7 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import (
     DecodeError,
     HTTPError,
+    InvalidHeader,
     NameResolutionError,
     NewConnectionError,
     ReadTimeoutError,
@@ -246,11 +247,14 @@ class Exchange:
         self._transport = transport
         self._control = control
         self._response: requests.Response | None = None
+        self._drain_end: float | None = None
 
     def check(self) -> None:
-        """Raises OSError after an abort, so that nothing is sent any more."""
+        """Raises OSError after an abort, or too late in `drain`, so that nothing more is sent or read."""
         if self._control.aborted is not None:
             raise ConnectionAbortedError("the call was aborted")
+        if self._drain_end is not None and time.monotonic() > self._drain_end:
+            raise TimeoutError("the body has no end")
 
     def send(self, body: bytes) -> requests.Response:
         self.check()
@@ -282,6 +286,7 @@ class Exchange:
         """Read on, but not for long; a body read to its end leaves its connection to the next call."""
         pieces: list[bytes] = []
         size, deadline = 0, time.monotonic() + seconds
+        self._drain_end = deadline
         try:
             while size < limit:
                 left = deadline - time.monotonic()
@@ -327,6 +332,8 @@ def _judge(chain: list[BaseException]) -> tuple[str, str]:
     certificate = first(ssl.SSLError)
     if certificate is not None and not isinstance(certificate, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return "TLS", f"no secure connection: {certificate}"
+    if first(InvalidHeader):
+        return "MALFORMED_RESPONSE", "the response has headers that contradict each other"
     local = first(requests.exceptions.InvalidURL, requests.exceptions.InvalidHeader)
     if local is None and isinstance(chain[0], ValueError) and not first(HTTPError, OSError):
         local = chain[0]
@@ -342,7 +349,7 @@ def _judge(chain: list[BaseException]) -> tuple[str, str]:
         return "TRANSPORT", f"cannot connect: {_root(chain)}"
     flood = first(http.client.HTTPException)
     if type(flood) in (http.client.HTTPException, http.client.LineTooLong):
-        return "MALFORMED_RESPONSE", f"the response's head cannot be read: {flood}"
+        return "MALFORMED_RESPONSE", f"the response cannot be read: {flood}"
     if first(http.client.IncompleteRead):
         return "STREAM_CLOSED", "the response was cut off"
     return "TRANSPORT", f"the connection failed: {_root(chain)}"

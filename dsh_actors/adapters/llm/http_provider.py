@@ -165,7 +165,8 @@ class HttpProvider(ABC):
     def _network_failure(self, error: BaseException, patience: Patience) -> Failure:
         from dsh_actors.adapters.llm.transport import network_failure
 
-        failure = network_failure(error, self._place, self._key)
+        via = "" if self._shared_transport is None else self._shared_transport.via
+        failure = network_failure(error, self._place + via, self._key)
         return patience.failure() if failure.code == "TIMEOUT" else failure
 
     def _refusal(

@@ -31,7 +31,7 @@ from urllib3.exceptions import (
 from urllib3.exceptions import ProxyError as PoolProxyError
 
 from dsh_actors.adapters.llm.errors import clean_message
-from dsh_actors.adapters.llm.settings import ProviderConfig
+from dsh_actors.adapters.llm.settings import ProviderConfig, without_password
 from dsh_actors.core.chunks import Failure
 from dsh_actors.ports import StreamControl
 
@@ -186,11 +186,17 @@ class UnusableCertificates(OSError):
     """The file of certificates to trust cannot be read. Connecting without it would trust others."""
 
 
+class UnusableProxy(ValueError, OSError):
+    """The proxy that the environment names is none. Connecting without it is not what was asked for."""
+
+
 class Transport:
     """Posts to one URL. The proxy and certificate settings of the environment are read once.
 
     Precedence for certificates: the configured file, REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE, SSL_CERT_FILE,
-    the bundled roots. Raises `UnusableCertificates`, or what `requests` raises for a URL that is none.
+    the bundled roots. ``via`` names the proxy in use for people, if there is one.
+
+    Raises `UnusableCertificates`, `UnusableProxy`, or what `requests` raises for a URL that is none.
     """
 
     def __init__(self, config: ProviderConfig, url: str, headers: Mapping[str, str]) -> None:
@@ -200,7 +206,7 @@ class Transport:
         self._template = requests.Request("POST", url, headers=dict(headers)).prepare()
         settings = session.merge_environment_settings(self._template.url, {}, True, None, None)
         self._verify: bool | str = _certificates(config) or True
-        self._proxies = settings["proxies"]
+        self._proxies, self.via = _proxies(config.base_url, settings["proxies"])
         self.read_timeout_s = SPARE_S + max(
             config.first_event_timeout_s, config.queue_timeout_s, config.idle_timeout_s
         )
@@ -229,9 +235,39 @@ def _certificates(config: ProviderConfig) -> str | None:
     for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"):
         if not path:
             where, path = name, os.environ.get(name)
-    if path and not os.access(path, os.R_OK):
-        raise UnusableCertificates(f"{where}: cannot read the certificates in {path}")
-    return path or None
+    if not path:
+        return None
+    try:
+        if not os.path.isdir(path):
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+    except OSError as error:
+        text = f"{where}: cannot read the certificates in {path}: {error.strerror or error}"
+        raise UnusableCertificates(text) from error
+    return path
+
+
+def _proxies(url: str, proxies: Mapping[str, str]) -> tuple[Mapping[str, str], str]:
+    """The proxies to use for ``url`` by scheme, and the one that is, for people."""
+    parts = urlsplit(url)
+    port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+    excepted = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    proxy = requests.utils.select_proxy(url, dict(proxies))
+    # The library looks at ports of names only, not of addresses.
+    if not proxy or f"{parts.hostname}:{port}" in excepted.replace(" ", "").split(","):
+        return {}, ""
+    address = proxy if "://" in proxy else f"http://{proxy}"
+    try:
+        host, is_known = urlsplit(address).hostname, urlsplit(address).scheme in _PROXY_SCHEMES
+        good = bool(host) and is_known and urlsplit(address).port != 0
+    except ValueError:  # a port that is no number, a broken IPv6 address
+        good = False
+    shown = without_password(address) if good else "the one of the environment"
+    if not good:
+        raise UnusableProxy(f"the proxy cannot be used: {shown} does not look like http://host:port")
+    return proxies, f" by the proxy {shown}"
+
+
+_PROXY_SCHEMES = ("http", "https")
 
 
 class Exchange:
@@ -326,9 +362,9 @@ def _judge(chain: list[BaseException]) -> tuple[str, str]:
     if first(requests.Timeout, ReadTimeoutError, TimeoutError):
         connecting = first(requests.ConnectTimeout, NewConnectionError)
         return "TIMEOUT", "no connection in time" if connecting else "no answer in time"
-    unusable = first(UnusableCertificates)
+    unusable = first(UnusableCertificates, UnusableProxy)
     if unusable is not None:
-        return "TLS", str(unusable)
+        return "TLS" if isinstance(unusable, UnusableCertificates) else "INVALID_REQUEST", str(unusable)
     certificate = first(ssl.SSLError)
     if certificate is not None and not isinstance(certificate, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return "TLS", f"no secure connection: {certificate}"
@@ -343,6 +379,8 @@ def _judge(chain: list[BaseException]) -> tuple[str, str]:
         return "MALFORMED_RESPONSE", "the response's compression is broken"
     if first(NameResolutionError, socket.gaierror):
         return "TRANSPORT", "the host name was not found"
+    if any(str(link).startswith("Tunnel connection failed: 407") for link in chain):
+        return "AUTH", "the proxy wants other credentials than those in its address"
     if first(requests.exceptions.ProxyError, PoolProxyError):
         return "TRANSPORT", f"the proxy cannot be used: {_root(chain)}"
     if first(NewConnectionError):

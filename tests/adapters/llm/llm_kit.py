@@ -53,6 +53,8 @@ class Control:
 class MemoryTransport:
     """Answers every request with the same bytes, cut into the given pieces."""
 
+    via = ""
+
     def __init__(
         self,
         pieces: Iterable[bytes | Exception],

@@ -40,9 +40,11 @@ END = chunk(b"")
 A = delta(content="a")
 MALFORMED, CUT, NETWORK = "MALFORMED_RESPONSE", "STREAM_CLOSED", "TRANSPORT"
 
-NAMES = st.sampled_from(
-    ["choices", "delta", "message", "index", "content", "reasoning_content", "reasoning_details", "text", "tool_calls", "function", "id", "name", "arguments", "finish_reason", "usage", "prompt_tokens", "completion_tokens", "error", "code", "x_groq", "refusal", "function_call"]
-)
+WORDS = """
+    choices delta message index content reasoning_content reasoning_details text tool_calls function id name
+    arguments finish_reason usage prompt_tokens completion_tokens error code x_groq refusal function_call
+"""
+NAMES = st.sampled_from(WORDS.split())
 
 Parts = Iterable[bytes]
 

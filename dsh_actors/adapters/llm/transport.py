@@ -6,20 +6,13 @@ Importing this costs a tenth of a second, so providers do it with their first re
 from __future__ import annotations
 
 import http.client
-import io
-import os
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 import requests
-from requests.adapters import HTTPAdapter
-from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import (
     DecodeError,
     HTTPError,
@@ -30,8 +23,15 @@ from urllib3.exceptions import (
 )
 from urllib3.exceptions import ProxyError as PoolProxyError
 
+from dsh_actors.adapters.llm.connections import PoolAdapter, running
 from dsh_actors.adapters.llm.errors import clean_message
-from dsh_actors.adapters.llm.settings import ProviderConfig, without_password
+from dsh_actors.adapters.llm.settings import ProviderConfig
+from dsh_actors.adapters.llm.surroundings import (
+    UnusableCertificates,
+    UnusableProxy,
+    certificates,
+    proxies_for,
+)
 from dsh_actors.core.chunks import Failure
 from dsh_actors.ports import StreamControl
 
@@ -42,153 +42,14 @@ POOL_SIZE = 512
 
 MAX_ERROR_BYTES = 65_536
 ERROR_BODY_S = 5.0
+SPARE_S = 5.0
+"""The socket's own patience ends so much later than the watchdog's, which knows what is waited for."""
+
 DRAIN_S = 0.25
 """How long to wait for the end of a body whose last event has come, so the connection can be reused."""
 
 NETWORK_ERRORS = (requests.RequestException, HTTPError, OSError)
 """What sending and reading may raise. `network_failure` says what it means."""
-
-_running = threading.local()
-
-SPARE_S = 5.0
-"""The socket's own patience ends so much later than the watchdog's, which knows what is waited for."""
-
-MAX_INTERIM = 32
-"""Responses such as "103 Early Hints" before the one that counts."""
-
-BUSY_S = 0.005
-BLOCKED_S = 0.0005
-"""As in `sse`: a peer that floods us may not keep other work waiting for longer."""
-
-
-class _FairReader(io.RawIOBase):
-    """Reads a socket; what always has data lets others run all the same, and ends when it is aborted."""
-
-    def __init__(self, raw: Any, exchange: Exchange | None) -> None:
-        self._raw = raw
-        self._exchange = exchange
-        self._last_pause = time.monotonic()
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        before = time.monotonic()
-        if before - self._last_pause > BUSY_S:
-            time.sleep(1e-6)
-            before = time.monotonic()
-            self._last_pause = before
-            if self._exchange is not None:
-                self._exchange.check()
-        count: int | None = self._raw.readinto(buffer)
-        now = time.monotonic()
-        if now - before > BLOCKED_S:
-            self._last_pause = now
-        return count
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
-class _Response(http.client.HTTPResponse):
-    """Skips interim responses of any kind, but not for ever; reads its socket fairly."""
-
-    def __init__(self, sock: Any, *args: Any, **kwargs: Any) -> None:
-        super().__init__(sock, *args, **kwargs)
-        exchange: Exchange | None = getattr(_running, "exchange", None)
-        self.fp = io.BufferedReader(_FairReader(self.fp.detach(), exchange))
-
-    def _read_status(self) -> tuple[str, int, str]:
-        for _ in range(MAX_INTERIM):
-            found: tuple[str, int, str] = super()._read_status()  # type: ignore[misc]
-            if not 100 <= found[1] < 200 or found[1] == http.HTTPStatus.SWITCHING_PROTOCOLS:
-                return found
-            for _ in range(MAX_HEADERS):
-                line = self.fp.readline(MAX_LINE + 1)
-                if len(line) > MAX_LINE:
-                    raise http.client.LineTooLong("header line")
-                if line in (b"\r\n", b"\n", b""):
-                    break
-            else:
-                raise http.client.HTTPException("an interim response has too many headers")
-        raise http.client.HTTPException("too many interim responses")
-
-
-MAX_HEADERS = 100
-MAX_LINE = 65_536
-
-
-class _Tracked:
-    """Tells the exchange that runs in this thread which connection it got, so it can be woken."""
-
-    sock: Any
-    timeout: Any
-
-    def connect(self) -> None:
-        exchange: Exchange | None = getattr(_running, "exchange", None)
-        if exchange is not None:
-            exchange.connection = self
-        super().connect()  # type: ignore[misc]
-        self._enter(exchange)
-
-    def request(self, *args: Any, **kwargs: Any) -> None:
-        exchange: Exchange | None = getattr(_running, "exchange", None)
-        if self.sock is not None:
-            self._enter(exchange)
-        super().request(*args, **kwargs)  # type: ignore[misc]
-
-    def _enter(self, exchange: Exchange | None) -> None:
-        """There is a connection: sending has the patience for an answer, not that for connecting."""
-        if exchange is None:
-            return
-        exchange.connection = self
-        exchange.check()
-        self.timeout = exchange.read_timeout_s
-        self.sock.settimeout(exchange.read_timeout_s)
-        if exchange.on_connected is not None:
-            exchange.on_connected()
-
-
-class _Connection(_Tracked, HTTPConnection):
-    response_class = _Response
-
-
-class _SecureConnection(_Tracked, HTTPSConnection):
-    response_class = _Response
-
-
-class _Pool(HTTPConnectionPool):
-    ConnectionCls = _Connection
-
-
-class _SecurePool(HTTPSConnectionPool):
-    ConnectionCls = _SecureConnection
-
-
-_POOLS = {"http": _Pool, "https": _SecurePool}
-
-
-class _Adapter(HTTPAdapter):
-    """A large pool that never blocks and never retries."""
-
-    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        super().init_poolmanager(*args, **kwargs)
-        self.poolmanager.pool_classes_by_scheme = _POOLS
-
-    def proxy_manager_for(self, *args: Any, **kwargs: Any) -> Any:
-        manager = super().proxy_manager_for(*args, **kwargs)
-        manager.pool_classes_by_scheme = _POOLS
-        return manager
-
-
-class UnusableCertificates(OSError):
-    """The file of certificates to trust cannot be read. Connecting without it would trust others."""
-
-
-class UnusableProxy(ValueError, OSError):
-    """The proxy that the environment names is none. Connecting without it is not what was asked for."""
-
 
 class Transport:
     """Posts to one URL. The proxy and certificate settings of the environment are read once.
@@ -201,12 +62,12 @@ class Transport:
 
     def __init__(self, config: ProviderConfig, url: str, headers: Mapping[str, str]) -> None:
         self._config = config
-        self._adapter = _Adapter(pool_connections=8, pool_maxsize=POOL_SIZE)
+        self._adapter = PoolAdapter(pool_connections=8, pool_maxsize=POOL_SIZE)
         session = requests.Session()
         self._template = requests.Request("POST", url, headers=dict(headers)).prepare()
         settings = session.merge_environment_settings(self._template.url, {}, True, None, None)
-        self._verify: bool | str = _certificates(config) or True
-        self._proxies, self.via = _proxies(config.base_url, settings["proxies"])
+        self._verify: bool | str = certificates(config) or True
+        self._proxies, self.via = proxies_for(config.base_url, settings["proxies"])
         self.read_timeout_s = SPARE_S + max(
             config.first_event_timeout_s, config.queue_timeout_s, config.idle_timeout_s
         )
@@ -227,49 +88,6 @@ class Transport:
         )
 
 
-def _certificates(config: ProviderConfig) -> str | None:
-    """The file of certificates that was asked for, if any."""
-    if urlsplit(config.base_url).scheme != "https":
-        return None
-    where, path = f"ca_file of {config.name}", config.ca_file
-    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"):
-        if not path:
-            where, path = name, os.environ.get(name)
-    if not path:
-        return None
-    try:
-        if not os.path.isdir(path):
-            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
-    except OSError as error:
-        text = f"{where}: cannot read the certificates in {path}: {error.strerror or error}"
-        raise UnusableCertificates(text) from error
-    return path
-
-
-def _proxies(url: str, proxies: Mapping[str, str]) -> tuple[Mapping[str, str], str]:
-    """The proxies to use for ``url`` by scheme, and the one that is, for people."""
-    parts = urlsplit(url)
-    port = parts.port or {"http": 80, "https": 443}[parts.scheme]
-    excepted = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-    proxy = requests.utils.select_proxy(url, dict(proxies))
-    # The library looks at ports of names only, not of addresses.
-    if not proxy or f"{parts.hostname}:{port}" in excepted.replace(" ", "").split(","):
-        return {}, ""
-    address = proxy if "://" in proxy else f"http://{proxy}"
-    try:
-        host, is_known = urlsplit(address).hostname, urlsplit(address).scheme in _PROXY_SCHEMES
-        good = bool(host) and is_known and urlsplit(address).port != 0
-    except ValueError:  # a port that is no number, a broken IPv6 address
-        good = False
-    shown = without_password(address) if good else "the one of the environment"
-    if not good:
-        raise UnusableProxy(f"the proxy cannot be used: {shown} does not look like http://host:port")
-    return proxies, f" by the proxy {shown}"
-
-
-_PROXY_SCHEMES = ("http", "https")
-
-
 class Exchange:
     """One request and its response. Only the reader closes it; `abort` may come from elsewhere.
 
@@ -277,7 +95,7 @@ class Exchange:
     """
 
     def __init__(self, transport: Transport, control: StreamControl) -> None:
-        self.connection: _Tracked | None = None
+        self.connection: Any = None
         self.on_connected: Callable[[], None] | None = None
         self.read_timeout_s = transport.read_timeout_s
         self._transport = transport
@@ -292,13 +110,17 @@ class Exchange:
         if self._drain_end is not None and time.monotonic() > self._drain_end:
             raise TimeoutError("the body has no end")
 
+    def connected(self) -> None:
+        if self.on_connected is not None:
+            self.on_connected()
+
     def send(self, body: bytes) -> requests.Response:
         self.check()
-        _running.exchange = self
+        running.exchange = self
         try:
             self._response = self._transport.send(body)
         finally:
-            _running.exchange = None
+            running.exchange = None
         return self._response
 
     def read(self, size: int) -> bytes:

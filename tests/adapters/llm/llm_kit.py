@@ -194,9 +194,13 @@ def read_request(connection: socket.socket) -> bytes:
         data += piece
     head, _, body = data.partition(b"\r\n\r\n")
     length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
-    while len(body) < length:
-        body += connection.recv(65536)
-    return head + b"\r\n\r\n" + body
+    pieces, left = [body], length - len(body)
+    while left > 0:
+        pieces.append(connection.recv(min(left, 1 << 20)))
+        left -= len(pieces[-1])
+        if not pieces[-1]:
+            return b""
+    return head + b"\r\n\r\n" + b"".join(pieces)
 
 
 def head(framing: str = "Transfer-Encoding: chunked") -> bytes:

@@ -1,16 +1,26 @@
-"""Doubles for the tests of TLS and proxies: a server with a certificate of our own authority, and a proxy."""
+"""Doubles of what stands in the way: servers with certificates of our own authority, proxies, mute ports."""
 
 from __future__ import annotations
 
 import socket
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.adapters.llm.llm_kit import Server
 
-__all__ = ["AUTHORITY", "CERTIFICATES", "PROXY_NAMES", "Greeting", "Proxy", "SecureServer"]
+__all__ = [
+    "AUTHORITY",
+    "CERTIFICATES",
+    "PROXY_NAMES",
+    "Greeting",
+    "Proxy",
+    "SecureServer",
+    "deaf_listener",
+    "mute_listener",
+]
 
 CERTIFICATES = Path(__file__).parent / "certificates"
 AUTHORITY = str(CERTIFICATES / "ca.pem")
@@ -105,3 +115,26 @@ def _copy(source: socket.socket, sink: socket.socket) -> None:
         sink.shutdown(socket.SHUT_WR)
     except OSError:
         pass  # one side is gone
+
+
+@contextmanager
+def deaf_listener() -> Iterator[int]:
+    """A port whose queue of connections is full, so that nobody gets an answer."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        port = listener.getsockname()[1]
+        waiting = [socket.socket() for _ in range(3)]
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex(("127.0.0.1", port))
+        yield port
+        for each in waiting:
+            each.close()
+
+
+@contextmanager
+def mute_listener() -> Iterator[int]:
+    """A port that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import io
+import socket
 import threading
 import time
 from typing import Any, Protocol
@@ -14,6 +15,7 @@ from typing import Any, Protocol
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.exceptions import ConnectTimeoutError, NameResolutionError, NewConnectionError
 
 __all__ = ["Held", "PoolAdapter", "running"]
 
@@ -32,9 +34,13 @@ MAX_LINE = 65_536
 
 
 class Held(Protocol):
-    """A call that holds a connection. ``read_timeout_s`` is the socket's patience, in seconds."""
+    """A call that holds a connection. ``read_timeout_s`` is the socket's patience, in seconds.
+
+    ``wire`` is the socket of a connection that is being made: shutting it down ends that.
+    """
 
     connection: Any
+    wire: socket.socket | None
     read_timeout_s: float
 
     def check(self) -> None:
@@ -104,13 +110,60 @@ class _Tracked:
 
     sock: Any
     timeout: Any
+    host: str
+    port: int
+    socket_options: Any
+    is_secure = False
+    _dns_host: str
 
     def connect(self) -> None:
         exchange: Held | None = getattr(running, "exchange", None)
-        if exchange is not None:
-            exchange.connection = self
-        super().connect()  # type: ignore[misc]
+        if exchange is None:
+            super().connect()  # type: ignore[misc]
+            return
+        exchange.connection = self
+        try:
+            super().connect()  # type: ignore[misc]
+        finally:
+            wire, exchange.wire = exchange.wire, None
+            if wire is not None and wire is not self.sock:
+                wire.close()
         self._enter(exchange)
+
+    def _new_conn(self) -> socket.socket:
+        """As the library's, but the socket is known while it connects, and closed however that ends."""
+        exchange: Held | None = getattr(running, "exchange", None)
+        try:
+            addresses = socket.getaddrinfo(self._dns_host, self.port, 0, socket.SOCK_STREAM)
+        except UnicodeError as error:
+            raise NameResolutionError(self.host, self, socket.gaierror(str(error))) from error  # type: ignore[arg-type]
+        except socket.gaierror as error:
+            raise NameResolutionError(self.host, self, error) from error  # type: ignore[arg-type]
+        failure: OSError = OSError("the name has no address")
+        for family, kind, protocol, _, address in addresses:
+            if exchange is not None:
+                exchange.check()
+            sock = socket.socket(family, kind, protocol)
+            try:
+                for option in self.socket_options or ():
+                    sock.setsockopt(*option)
+                sock.settimeout(self.timeout)
+                if exchange is not None:
+                    exchange.wire = sock
+                sock.connect(address)
+                if exchange is not None and self.is_secure:
+                    # The library gives the socket's descriptor to another object for the handshake.
+                    exchange.wire = sock.dup()
+                return sock
+            except OSError as error:
+                sock.close()
+                failure = error
+            except BaseException:
+                sock.close()
+                raise
+        if isinstance(failure, TimeoutError):
+            raise ConnectTimeoutError(self, "no connection in time") from failure
+        raise NewConnectionError(self, str(failure)) from failure  # type: ignore[arg-type]
 
     def request(self, *args: Any, **kwargs: Any) -> None:
         exchange: Held | None = getattr(running, "exchange", None)
@@ -134,6 +187,7 @@ class _Connection(_Tracked, HTTPConnection):
 
 
 class _SecureConnection(_Tracked, HTTPSConnection):
+    is_secure = True
     response_class = _Response
 
 

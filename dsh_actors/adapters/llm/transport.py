@@ -96,6 +96,7 @@ class Exchange:
 
     def __init__(self, transport: Transport, control: StreamControl) -> None:
         self.connection: Any = None
+        self.wire: socket.socket | None = None
         self.on_connected: Callable[[], None] | None = None
         self.read_timeout_s = transport.read_timeout_s
         self._transport = transport
@@ -135,6 +136,8 @@ class Exchange:
         try:
             if response is not None:
                 response.raw.shutdown()
+            elif self.wire is not None:
+                self.wire.shutdown(socket.SHUT_RDWR)
             elif self.connection is not None and self.connection.sock is not None:
                 self.connection.sock.shutdown(socket.SHUT_RDWR)
         except (ValueError, RuntimeError, OSError):

@@ -16,10 +16,13 @@ import pytest
 from dsh_actors.actors import protocol as p
 from dsh_actors.actors.model_gateway import GatewayState, ModelGatewayActor
 from dsh_actors.adapters.llm.openai_compatible import OpenAiCompatibleProvider
+from dsh_actors.config import load_config
 from dsh_actors.core import turn_io as io
 from dsh_actors.core.chunks import CallConfig, Finish
+from dsh_actors.core.options import AgentOptions
 from dsh_actors.core.redaction import Redactor
 from dsh_actors.core.request import ModelRequest, RequestHeader
+from dsh_actors.harness import Harness
 from dsh_actors.runtime.actor import start_actor
 from dsh_actors.runtime.timers import SystemClock
 from tests.actors.kit import until
@@ -296,3 +299,30 @@ def test_whoever_waits_longest_for_a_slot_is_next(agents_at):
         for replies in waiting:
             gate.release()
             assert ended(replies) == Finish("stop")
+
+
+def test_the_configuration_bounds_the_requests_of_a_route(tmp_path):
+    gate = threading.Semaphore(0)
+
+    def handle(connection: socket.socket, request: bytes) -> None:
+        gate.acquire(timeout=DEADLINE_S)
+        answer(connection, request)
+
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    with Server(handle) as server:
+        route = f'[providers.lab]\nbase_url = "{server.url}"\nmax_concurrency = 2\n'
+        (home / "config.toml").write_text(route)
+        env = {"DSH_HOME": str(home), "HOME": str(tmp_path)}
+        with Harness.open(load_config(env=env, cwd=str(tmp_path))) as harness:
+            options = AgentOptions(model="lab/m", cwd=str(tmp_path), sandbox="off")
+            handles = [harness.create(options) for _ in range(5)]
+            for agent in handles:
+                agent.followup("go")
+            until(lambda: len(server.requests) == 2)
+            for answered in range(1, 6):
+                gate.release()
+                until(lambda answered=answered: len(server.requests) == min(5, 2 + answered))
+            for agent in handles:
+                assert agent.when_idle(DEADLINE_S)
+                agent.dispose(DEADLINE_S)

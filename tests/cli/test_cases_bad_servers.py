@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.adapters.llm.llm_kit import DONE, Server, chunk, delta, finish, head
+from tests.adapters.llm.llm_kit import DONE, Server, delta, finish, head
 from tests.adapters.llm.secure_kit import AUTHORITY, SecureServer
 from tests.cli.dsh_process import SECRET, Dsh, assert_failed
 
 Handle = Callable[[socket.socket, bytes], object]
-END = chunk(b"")
+ERROR = b'data: {"choices": [NaN, "\\ud800"], "error": "\\udfff \xff"}\n\n'
 
 
 def playing(*parts: bytes) -> Handle:
@@ -50,7 +50,7 @@ def check_log(dsh: Dsh) -> None:
     [
         (playing(body(b"<html><h1>Welcome</h1></html>")), 1, "malformed_stream", 2),
         (flood, 0, "malformed_stream", 1),
-        (playing(body(b'data: {"choices": [NaN, "\\ud800"], "error": "\\udfff \xff"}\n\n')), 0, "provider_error", 1),
+        (playing(body(ERROR)), 0, "provider_error", 1),
     ],
     ids=["html", "headers without end", "an error that is no text"],
 )

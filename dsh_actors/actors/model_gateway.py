@@ -24,7 +24,7 @@ from dsh_actors.ports import CancelToken, Clock, LlmProvider
 from dsh_actors.runtime.actor import BaseActor
 from dsh_actors.runtime.ref import Ref
 from dsh_actors.runtime.tasks import Slots, Task, TaskEnd, start_task
-from dsh_actors.runtime.timers import Timer, after
+from dsh_actors.runtime.timers import Timer, after, when_waiting
 from dsh_actors.runtime.waiting import pause
 
 __all__ = ["GatewayState", "ModelGatewayActor", "Route", "StreamHold"]
@@ -110,10 +110,42 @@ class StreamHold:
             self._expired()
 
 
+class Outbox:
+    """Passes on at once what a stream brings, then collects until its reader has to wait.
+
+    The agent cannot run before then, so one message with all of it comes no later than many.
+    """
+
+    __slots__ = ("_chunks", "_is_collecting", "_reply", "_ticket")
+
+    def __init__(self, ticket: Ticket, reply: Callable[[io.Chunks], None]) -> None:
+        self._ticket = ticket
+        self._reply = reply
+        self._chunks: list[Chunk] = []
+        self._is_collecting = False
+
+    def put(self, chunks: Sequence[Chunk]) -> None:
+        self._chunks += chunks
+        if not self._is_collecting:
+            self._is_collecting = True
+            when_waiting(self.flush)
+            self._send()
+
+    def flush(self) -> None:
+        self._is_collecting = False
+        self._send()
+
+    def _send(self) -> None:
+        if self._chunks:
+            chunks, self._chunks = tuple(self._chunks), []
+            self._reply(io.Chunks(self._ticket, chunks))
+
+
 @dataclass(eq=False, slots=True)
 class RunningStream:
     hold: StreamHold
     redaction: RedactingStream
+    outbox: Outbox
     task: Task | None = None
     guard: ChunkGuard = field(default_factory=ChunkGuard)
 
@@ -173,7 +205,9 @@ class ModelGatewayActor(BaseActor):
     def _open(self, message: p.OpenModelStream) -> None:
         key = (message.owner, message.ticket)
         hold = StreamHold(self._clock, lambda: stream.abort("timeout"))
-        stream = RunningStream(hold, RedactingStream(self._state.redactor))
+        stream = RunningStream(
+            hold, RedactingStream(self._state.redactor), Outbox(message.ticket, message.reply)
+        )
         self._state.streams[key] = stream
 
         def deliver(end: TaskEnd[None]) -> None:
@@ -183,8 +217,8 @@ class ModelGatewayActor(BaseActor):
             if not stream.guard.finished:
                 failure = _failure_of(end, stream.hold)
                 kind: FinishKind = "aborted" if failure.code == "ABORTED" else "error"
-                rest = stream.redaction.chunks((Finish(kind, failure),))
-                message.reply(io.Chunks(message.ticket, tuple(rest)))
+                stream.outbox.put(stream.redaction.chunks((Finish(kind, failure),)))
+            stream.outbox.flush()
 
         stream.task = start_task(
             lambda token: self._stream(message, stream, token),
@@ -207,9 +241,9 @@ class ModelGatewayActor(BaseActor):
                 taken = stream.guard.take(chunks)
                 if taken:
                     self._note_pause(route, taken[-1])
-                    shown = tuple(stream.redaction.chunks(taken))
+                    shown = stream.redaction.chunks(taken)
                     if shown:
-                        message.reply(io.Chunks(message.ticket, shown))
+                        stream.outbox.put(shown)
 
     def _open_source(
         self, route: Route, message: p.OpenModelStream, hold: StreamHold

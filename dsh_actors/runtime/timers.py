@@ -10,7 +10,7 @@ import gevent
 
 from dsh_actors.runtime.log import LOGGER
 
-__all__ = ["MAX_DELAY_S", "SystemClock", "Timer", "after"]
+__all__ = ["MAX_DELAY_S", "SystemClock", "Timer", "after", "when_waiting"]
 
 MAX_DELAY_S = 2_147_483.647
 """The longest delay. Longer ones are cut to it."""
@@ -37,13 +37,8 @@ class Timer:
     def _fire(self) -> None:
         callback = self._callback
         self.cancel()
-        if callback is None:
-            return
-        try:
-            callback()
-        except Exception:
-            # The callback is the caller's; gevent would print the error on stderr.
-            LOGGER.exception("a timer's callback failed")
+        if callback is not None:
+            _contained(callback)
 
 
 def after(seconds: float, callback: Callable[[], None]) -> Timer:
@@ -52,6 +47,19 @@ def after(seconds: float, callback: Callable[[], None]) -> Timer:
     It runs in the hub: it must be quick and cannot wait. Tell an actor in it.
     """
     return Timer(seconds, callback)
+
+
+def when_waiting(callback: Callable[[], None]) -> None:
+    """Call ``callback`` once, as soon as the running greenlet waits for something. It runs in the hub."""
+    gevent.get_hub().loop.run_callback(_contained, callback)
+
+
+def _contained(callback: Callable[[], None]) -> None:
+    try:
+        callback()
+    except Exception:
+        # The callback is the caller's; gevent would print the error on stderr.
+        LOGGER.exception("a callback in the hub failed")
 
 
 class SystemClock:

@@ -1,13 +1,19 @@
-"""Waiting that a cancel token can end."""
+"""Waiting that a cancel token can end, and looking without waiting."""
 
 from __future__ import annotations
 
+import select
+
 from gevent.event import Event
+from gevent.monkey import get_original
 
 from dsh_actors.ports import CancelToken
 from dsh_actors.runtime.cancel import Cancelled
 
-__all__ = ["pause"]
+__all__ = ["is_readable", "pause"]
+
+# Patched, even a poll that does not wait goes through the hub.
+_poll = get_original("select", "poll")
 
 
 def pause(seconds: float, cancel: CancelToken) -> None:
@@ -20,3 +26,10 @@ def pause(seconds: float, cancel: CancelToken) -> None:
         undo()
     if cancel.reason is not None:
         raise Cancelled(cancel.reason)
+
+
+def is_readable(descriptor: int) -> bool:
+    """Whether a read would return at once: with data, with the end of the stream, or with an error."""
+    poll = _poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))

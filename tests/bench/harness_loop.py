@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from dsh_actors.config import load_config
@@ -62,10 +62,11 @@ def _options(cwd: str) -> AgentOptions:
     return AgentOptions(model="openai/test", cwd=cwd, policy=ApprovalPolicy(mode="all"), sandbox="off")
 
 
-def run_harness_steps(cwd: str, prompts: Sequence[str]) -> list[list[float]]:
+def run_harness_steps(cwd: str, prompts: Iterable[str]) -> Iterator[list[float]]:
     """One agent a prompt, one after another; the CPU time at the start and at each end of a step."""
     with Harness.open(load_config(cwd=cwd)) as harness:
-        return [_one(harness, cwd, prompt).cpu_s for prompt in prompts]
+        for prompt in prompts:
+            yield _one(harness, cwd, prompt).cpu_s
 
 
 def run_agents_in_turn(cwd: str, prompts: Sequence[str]) -> list[str]:

@@ -11,9 +11,11 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tests.bench.replies import ROUTES, STEPS, gate_route, prompt
 from tests.model_server import ModelServer, Request
@@ -63,6 +65,21 @@ class Many:
         return self.at_once_s / self.in_turn_s
 
 
+@dataclass(frozen=True)
+class _Talk:
+    """A worker that answers each line with a line."""
+
+    to: IO[bytes]
+    answers: IO[bytes]
+
+    def ask(self, value: Any) -> Any:
+        self.to.write(json.dumps(value).encode() + b"\n")
+        self.to.flush()
+        line = self.answers.readline()
+        assert line, "the worker failed"
+        return json.loads(line)
+
+
 class Bench:
     """Needs a scripted server and an empty directory; leaves the server's script changed."""
 
@@ -80,22 +97,26 @@ class Bench:
             "OPENAI_BASE_URL": server.url,
         }
 
-    def steps(self, tool: str, repeats: int = 6) -> Steps:
+    def steps(self, tool: str, rounds: int = 30) -> Steps:
         """A turn of 20 tool steps, persistence on, against the bare loop. ``tool``: "note" or "bash".
 
-        Both run ``repeats`` turns in one process; the first warms up, the quickest of the rest counts: what
-        the rest of the machine does can only add.
+        Turns of both alternate, each loop in a process of its own, and the quickest of each counts: what
+        the rest of the machine does can only add, and it changes from one second to the next.
         """
         self.server.load(ROUTES)
-        names = [f"{tool}-harness-{n}" for n in range(repeats)]
-        marks = self._worker("steps", prompts=[prompt(name) for name in names])["marks"]
-        members = self._last_request(names[0]).json
-        harness = [(turn[-1] - turn[0]) / (len(turn) - 1) for turn in marks[1:]]
-        assert [len(turn) for turn in marks] == [STEPS + 2] * repeats
-        self.server.load(ROUTES, keep_bodies=False)
-        prompts = [prompt(f"{tool}-bare-{n}") for n in range(repeats)]
-        bare = self._worker("bare", url=self.server.url, members=members, prompts=prompts)["cpu_s"][1:]
-        return Steps(1000 * min(harness), 1000 * min(bare))
+        with self._talking("steps") as harness:
+            harness.ask(prompt(f"{tool}-warm-up"))
+            members = self._last_request(f"{tool}-warm-up").json
+            self.server.load(ROUTES, keep_bodies=False)
+            with self._talking("bare", url=self.server.url, members=members) as bare:
+                bare.ask(prompt(f"{tool}-bare-warm-up"))
+                turns, floors = [], []
+                for n in range(rounds):
+                    turns.append(harness.ask(prompt(f"{tool}-harness-{n}")))
+                    floors.append(bare.ask(prompt(f"{tool}-bare-{n}")))
+        assert [len(turn) for turn in turns] == [STEPS + 2] * rounds
+        costs = [(turn[-1] - turn[0]) / (len(turn) - 1) for turn in turns]
+        return Steps(1000 * min(costs), 1000 * min(floors))
 
     def growth(self) -> float:
         """CPU of a step near the 1,000th over that of one of the first 50, in one turn.
@@ -103,8 +124,9 @@ class Bench:
         A request of step 1,000 has some 400 kB; copying and sending them is most of the difference.
         """
         self.server.load(ROUTES, keep_bodies=False)
-        prompts = [prompt("note-warm-up"), prompt("long-1")]
-        marks = self._worker("steps", prompts=prompts)["marks"][1]
+        with self._talking("steps") as harness:
+            harness.ask(prompt("note-warm-up"))
+            marks = harness.ask(prompt("long-1"))
         each: list[float] = [after - before for before, after in itertools.pairwise(marks)]
         assert len(each) == 1001
         return statistics.median(each[900:1000]) / statistics.median(each[5:55])
@@ -149,6 +171,15 @@ class Bench:
             assert process.wait(PATIENCE_S) == 0
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+    @contextmanager
+    def _talking(self, kind: str, **job: Any) -> Iterator[_Talk]:
+        process = self._start(kind, **job)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with process.stdin as to, process.stdout as answers:
+            yield _Talk(to, answers)
+        assert process.wait(PATIENCE_S) == 0
+
     def _worker(self, kind: str, **job: Any) -> Any:
         return self._finish(self._start(kind, **job))
 
@@ -161,12 +192,14 @@ class Bench:
             stdout=subprocess.PIPE,
         )
         assert process.stdin is not None
-        with process.stdin as pipe:
-            pipe.write(json.dumps({"cwd": str(self.cwd), **job}).encode() + b"\n")
+        process.stdin.write(json.dumps({"cwd": str(self.cwd), **job}).encode() + b"\n")
+        process.stdin.flush()
         return process
 
     def _finish(self, process: subprocess.Popen[bytes]) -> Any:
+        assert process.stdin is not None
         assert process.stdout is not None
+        process.stdin.close()
         with process.stdout as pipe:
             output = pipe.read()
         assert process.wait(PATIENCE_S) == 0

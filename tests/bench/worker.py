@@ -1,4 +1,4 @@
-"""One measurement in a process of its own: `python -m tests.bench.worker KIND`, JSON in and out.
+"""One measurement in a process of its own: `python -m tests.bench.worker KIND`, lines of JSON in and out.
 
 CPU is this process's alone, all threads, without children: the model server and the commands of the
 tool are other processes.
@@ -13,24 +13,26 @@ gevent.monkey.patch_all()
 import json  # noqa: E402  patching comes before everything else
 import sys  # noqa: E402
 import time  # noqa: E402
+from collections.abc import Iterator  # noqa: E402
 from typing import Any  # noqa: E402
 
 
-def bare(job: dict[str, Any]) -> dict[str, Any]:
+def bare(job: dict[str, Any]) -> None:
+    """Answers each line, a prompt, with the CPU seconds a step of that turn took."""
     from tests.bench.bare_loop import run_bare_steps
 
-    cpu_s = []
-    for prompt in job["prompts"]:
+    for prompt in _lines():
         start = time.process_time()
         steps = run_bare_steps(job["url"], job["members"], prompt)
-        cpu_s.append((time.process_time() - start) / steps)
-    return {"cpu_s": cpu_s}
+        _answer((time.process_time() - start) / steps)
 
 
-def steps(job: dict[str, Any]) -> dict[str, Any]:
+def steps(job: dict[str, Any]) -> None:
+    """Answers each line, a prompt, with the CPU times at the start and at each end of a step of that turn."""
     from tests.bench.harness_loop import run_harness_steps
 
-    return {"marks": run_harness_steps(job["cwd"], job["prompts"])}
+    for marks in run_harness_steps(job["cwd"], _lines()):
+        _answer(marks)
 
 
 def in_turn(job: dict[str, Any]) -> dict[str, Any]:
@@ -58,12 +60,23 @@ def imports(job: dict[str, Any]) -> dict[str, Any]:
     return {"cpu_s": time.process_time()}
 
 
+def _lines() -> Iterator[Any]:
+    for line in sys.stdin:
+        yield json.loads(line)
+
+
+def _answer(value: Any) -> None:
+    print(json.dumps(value), flush=True)
+
+
 def main() -> None:
     job = json.loads(sys.stdin.readline())
-    result = {"bare": bare, "steps": steps, "in_turn": in_turn, "at_once": at_once, "imports": imports}[
-        sys.argv[1]
-    ](job)
-    print(json.dumps(result), flush=True)
+    kind = sys.argv[1]
+    talking = {"bare": bare, "steps": steps}
+    if kind in talking:
+        talking[kind](job)
+    else:
+        _answer({"in_turn": in_turn, "at_once": at_once, "imports": imports}[kind](job))
 
 
 if __name__ == "__main__":

@@ -154,10 +154,10 @@ class HttpProvider(ABC):
                 failure = self._network_failure(error, patience)
                 yield [_finish_of_abort(control, patience) or Finish("error", failure)]
                 return
-            if response.status_code == 200:
+            if response.status == 200:
                 yield from self._read(exchange, response.headers, body, control, patience)
             else:
-                yield [self._refusal(exchange, response.status_code, response.headers, control)]
+                yield [self._refusal(exchange, response.status, response.headers, control)]
         finally:
             if exchange is not None:
                 exchange.close()

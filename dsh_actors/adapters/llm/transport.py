@@ -10,6 +10,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from typing import Any
 
 import requests
@@ -22,6 +23,7 @@ from urllib3.exceptions import (
     ReadTimeoutError,
 )
 from urllib3.exceptions import ProxyError as PoolProxyError
+from urllib3.response import BaseHTTPResponse
 
 from dsh_actors.adapters.llm.connections import PoolAdapter, running
 from dsh_actors.adapters.llm.errors import clean_message
@@ -72,20 +74,22 @@ class Transport:
             config.first_event_timeout_s, config.queue_timeout_s, config.idle_timeout_s
         )
         session.close()
+        self._headers = dict(self._template.headers)
 
     def exchange(self, control: StreamControl) -> Exchange:
         return Exchange(self, control)
 
-    def send(self, body: bytes) -> requests.Response:
+    def send(self, body: bytes) -> BaseHTTPResponse:
         """Send one request and wait for the response's head. No redirect, cookie or netrc entry."""
-        request = self._template.copy()
+        request = copy(self._template)
         request.body = body
-        request.headers["Content-Length"] = str(len(body))
+        request.headers = {**self._headers, "Content-Length": str(len(body))}  # type: ignore[assignment]
         timeouts = (self._config.connect_timeout_s, self.read_timeout_s)
         # The adapter and not the session: nothing of the environment may replace the credentials.
-        return self._adapter.send(
+        response: Any = self._adapter.send(
             request, stream=True, timeout=timeouts, verify=self._verify, proxies=self._proxies
         )
+        return response  # type: ignore[no-any-return]  # see `PoolAdapter.build_response`
 
 
 class Exchange:
@@ -101,7 +105,7 @@ class Exchange:
         self.read_timeout_s = transport.read_timeout_s
         self._transport = transport
         self._control = control
-        self._response: requests.Response | None = None
+        self._response: BaseHTTPResponse | None = None
         self._drain_end: float | None = None
 
     def check(self) -> None:
@@ -115,7 +119,7 @@ class Exchange:
         if self.on_connected is not None:
             self.on_connected()
 
-    def send(self, body: bytes) -> requests.Response:
+    def send(self, body: bytes) -> BaseHTTPResponse:
         self.check()
         running.exchange = self
         try:
@@ -127,15 +131,14 @@ class Exchange:
     def read(self, size: int) -> bytes:
         """What has arrived of the body, waiting for the first byte; empty at its end."""
         assert self._response is not None
-        data: bytes = self._response.raw.read1(size, decode_content=True)
-        return data
+        return self._response.read1(size, decode_content=True)
 
     def abort(self) -> None:
         """Wake a blocked read or write: it ends with an error or as if the body ended."""
         response = self._response
         try:
             if response is not None:
-                response.raw.shutdown()
+                response.shutdown()
             elif self.wire is not None:
                 self.wire.shutdown(socket.SHUT_RDWR)
             elif self.connection is not None and self.connection.sock is not None:
@@ -171,6 +174,7 @@ class Exchange:
     def close(self) -> None:
         if self._response is not None:
             self._response.close()
+            self._response.release_conn()
 
 
 def network_failure(error: BaseException, endpoint: str, secret: str | None = None) -> Failure:

@@ -62,7 +62,7 @@ class MemoryTransport:
         headers: dict[str, str] | None = None,
     ) -> None:
         self.pieces = list(pieces)
-        self.status_code = status
+        self.status = status
         self.headers = CaseInsensitiveDict(SSE if headers is None else headers)
         self.sent: list[bytes] = []
         self.closed = 0

@@ -57,5 +57,6 @@ class LazyProviders(Mapping[str, LlmProvider]):
                 queue_timeout_s=model.queue_timeout_s,
                 total_timeout_s=model.total_timeout_s,
                 ca_file=settings.ca_file,
+                max_concurrency=settings.max_concurrency,
             )
         )

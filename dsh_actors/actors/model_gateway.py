@@ -35,7 +35,7 @@ ABORT_GRACE_S = 0.05
 MAX_STREAMS = 256
 
 LAST_LOOK_S = 0.02
-"""How long past its time a silent stream may still speak."""
+"""How long past its time a silent stream may still speak, besides the time that this process was late."""
 
 
 @dataclass(eq=False, slots=True)
@@ -103,9 +103,10 @@ class StreamHold:
         if left > 0:
             self._arm(left)
         elif not self._is_last_look:
-            # Where this process was held up, what came meanwhile has not been read yet.
+            # Where this process was held up, what came meanwhile has not been read yet. It is late by as
+            # much as its work piles up, so the readers get as long again.
             self._is_last_look = True
-            self._arm(LAST_LOOK_S)
+            self._arm(LAST_LOOK_S - left)
         else:
             self._expired()
 

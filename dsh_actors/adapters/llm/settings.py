@@ -45,6 +45,8 @@ class ProviderConfig:
     that the key should have come from; None for a server that needs no key. ``ca_file`` holds the
     certificates that its own is checked against, None for those of the environment.
 
+    ``max_concurrency`` is how many calls at once the gateway allows; as many connections are kept.
+
     Times, each of one attempt: ``connect_timeout_s`` until there is a connection, ``first_event_timeout_s``
     without any sign before the first event, ``queue_timeout_s`` of signs but no event,
     ``idle_timeout_s`` without an event after the first, ``total_timeout_s`` for everything, None for no end.
@@ -64,6 +66,7 @@ class ProviderConfig:
     queue_timeout_s: float = 660.0
     total_timeout_s: float | None = None
     ca_file: str | None = None
+    max_concurrency: int = 256
     headers: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
     retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
 

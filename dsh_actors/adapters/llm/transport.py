@@ -39,9 +39,6 @@ from dsh_actors.ports import StreamControl
 
 __all__ = ["NETWORK_ERRORS", "Exchange", "Transport", "network_failure"]
 
-POOL_SIZE = 512
-"""Connections that are kept for reuse; more than that may be open at once."""
-
 MAX_ERROR_BYTES = 65_536
 ERROR_BODY_S = 5.0
 SPARE_S = 5.0
@@ -64,7 +61,7 @@ class Transport:
 
     def __init__(self, config: ProviderConfig, url: str, headers: Mapping[str, str]) -> None:
         self._config = config
-        self._adapter = PoolAdapter(pool_connections=8, pool_maxsize=POOL_SIZE)
+        self._adapter = PoolAdapter(pool_connections=8, pool_maxsize=config.max_concurrency)
         session = requests.Session()
         self._template = requests.Request("POST", url, headers=dict(headers)).prepare()
         settings = session.merge_environment_settings(self._template.url, {}, True, None, None)

@@ -1,4 +1,4 @@
-"""`python -m tests.bench [steps|growth|startup|many|listing|storage|streams]…`: run benchmarks, print a table.
+"""`python -m tests.bench [steps|growth|startup|many|listing|storage|streams]…`: run them, print a table.
 
 Run it on a quiet machine. The limits are those of the project, ratios where a ratio is promised.
 """

@@ -17,6 +17,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import ConnectTimeoutError, NameResolutionError, NewConnectionError
 
+from dsh_actors.adapters.llm.dechunking import MAX_LINE, Dechunker
 from dsh_actors.runtime.waiting import is_readable
 
 __all__ = ["Held", "PoolAdapter", "running"]
@@ -32,7 +33,7 @@ BLOCKED_S = 0.0005
 """As in `sse`: a peer that floods us may not keep other work waiting for longer."""
 
 MAX_HEADERS = 100
-MAX_LINE = 65_536
+READ_BYTES = 16_384
 
 
 class Held(Protocol):
@@ -88,6 +89,7 @@ class _Response(http.client.HTTPResponse):
     def __init__(self, sock: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
         exchange: Held | None = getattr(running, "exchange", None)
+        self._dechunker = Dechunker()
         self.fp = io.BufferedReader(_FairReader(self.fp.detach(), exchange))
 
     def _read_status(self) -> tuple[str, int, str]:
@@ -104,6 +106,20 @@ class _Response(http.client.HTTPResponse):
             else:
                 raise http.client.HTTPException("an interim response has too many headers")
         raise http.client.HTTPException("too many interim responses")
+
+    def _read1_chunked(self, size: int) -> bytes:
+        """As the library's, but all chunks that have arrived at once."""
+        dechunker = self._dechunker
+        data = dechunker.feed(b"") if dechunker.is_faulty else b""
+        while not data:
+            if dechunker.has_ended:
+                self._close_conn()  # type: ignore[attr-defined]
+                break
+            raw = self.fp.read1(min(size, READ_BYTES))
+            if not raw:
+                raise http.client.IncompleteRead(b"")
+            data = dechunker.feed(raw)
+        return data
 
 
 

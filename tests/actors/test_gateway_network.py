@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
-import gevent
 import pytest
 
 from dsh_actors.actors import protocol as p
@@ -122,8 +121,9 @@ def quickest_abort(agents: Agents, is_there: Callable[[], object]) -> None:
 
 
 def soon() -> None:
-    """Long enough for a greenlet to arrive at its system call."""
-    gevent.sleep(0.03)
+    """Some turns for all others, so that a greenlet arrives at its system call."""
+    turns = iter(range(20))
+    until(lambda: next(turns, None) is None)
 
 
 def test_an_abort_ends_a_look_up_of_a_name(agents_at, monkeypatch):
@@ -254,7 +254,7 @@ def test_all_agents_wait_out_a_rate_limit_and_come_back_one_after_the_other(agen
         failure = agents.answer(0).failure
         assert failure is not None and (failure.code, failure.retry_after_ms) == ("RATE_LIMIT", 500)
         waiting = [agents.ask(number) for number in range(1, 8)]
-        gevent.sleep(0.05)
+        until(lambda: agents.in_use == 7)
         agents.abort(7)
         assert ended(waiting[-1]).kind == "aborted"
         assert arrivals == []
@@ -266,13 +266,14 @@ def test_all_agents_wait_out_a_rate_limit_and_come_back_one_after_the_other(agen
 
 def test_a_route_serves_its_agents_in_turn_over_as_many_connections_as_it_may_use(agents_at):
     present = most = 0
+    pace = threading.Event()
 
     def handle(connection: socket.socket, request: bytes) -> None:
         nonlocal present, most
         present += 1
         most = max(most, present)
         connection.sendall(head() + chunk(delta(content="a")))
-        gevent.sleep(0.002)
+        pace.wait(0.002)
         present -= 1
         connection.sendall(chunk(finish("stop") + DONE) + chunk(b""))
 
@@ -299,6 +300,21 @@ def test_whoever_waits_longest_for_a_slot_is_next(agents_at):
         for replies in waiting:
             gate.release()
             assert ended(replies) == Finish("stop")
+
+
+def test_a_session_of_many_requests_keeps_its_connection(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    with Server(answer) as server:
+        (home / "config.toml").write_text(f'[providers.lab]\nbase_url = "{server.url}"\n')
+        env = {"DSH_HOME": str(home), "HOME": str(tmp_path)}
+        with Harness.open(load_config(env=env, cwd=str(tmp_path))) as harness:
+            agent = harness.create(AgentOptions(model="lab/m", cwd=str(tmp_path), sandbox="off"))
+            for _ in range(10):
+                agent.followup("go on")
+                assert agent.when_idle(DEADLINE_S)
+            agent.dispose(DEADLINE_S)
+        assert (len(server.requests), server.connections) == (10, 1)
 
 
 def test_the_configuration_bounds_the_requests_of_a_route(tmp_path):

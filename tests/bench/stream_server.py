@@ -60,12 +60,13 @@ def main() -> None:
         connections = accept_all(listener, streams)
         for connection in connections:
             connection.sendall(HEAD)
+        pause = select.poll()
         begun, late = time.monotonic(), 0.0
         for number in range(chunks):
             due = begun + number / rate
             left = due - time.monotonic()
             if left > 0:
-                time.sleep(left)
+                pause.poll(1000 * left)
             data = chunk(f"{due:.6f}")
             for connection in connections:
                 connection.sendall(data)

@@ -240,6 +240,21 @@ def test_a_bad_response_is_named_and_the_next_call_works(name: str, served: dict
         assert json.loads(json.dumps(stored, ensure_ascii=False, allow_nan=False).encode()) == stored
 
 
+@pytest.mark.parametrize(
+    ("said", "expected"), [(raw(A), CUT), ([head(), chunk(A)], CUT), (raw(), "EMPTY_RESPONSE")]
+)
+def test_a_server_that_says_no_more_but_stays_is_at_its_end(said: list[bytes], expected: str) -> None:
+    def handle(connection: socket.socket, request: bytes) -> bool:
+        for part in said:
+            connection.sendall(part)
+        connection.shutdown(socket.SHUT_WR)
+        return connection.recv(1) != b""
+
+    with Server(handle) as server, gevent.Timeout(PATIENCE_S):
+        assert outcome(call(OpenAiCompatibleProvider(config(server.url)))) == expected
+        assert server.gone.wait(PATIENCE_S)
+
+
 JSON = st.recursive(
     st.none()
     | st.booleans()

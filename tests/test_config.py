@@ -210,6 +210,18 @@ def test_a_provider_of_the_users_own(world: World) -> None:
     assert config.price("lab/other") is None and config.price("nowhere/m") is None
 
 
+def test_a_provider_of_a_vendors_type_has_the_vendors_address_unless_it_says_otherwise(world: World) -> None:
+    world.user(
+        '[providers.a]\ntype = "anthropic"\napi_key_env = "MINE"\n'
+        '[providers.b]\ntype = "anthropic"\nbase_url = "http://127.0.0.1:1"\n'
+    )
+    providers = world.load().providers
+    assert (providers["a"].base_url, providers["a"].api_key_env) == ("https://api.anthropic.com", "MINE")
+    assert (providers["b"].base_url, providers["b"].api_key_env) == ("http://127.0.0.1:1", None)
+    assert providers["anthropic"].builtin_url and not providers["a"].builtin_url
+    assert "ANTHROPIC_API_KEY" in world.load().secret_variables()
+
+
 def test_the_environment_moves_a_built_in_provider(world: World) -> None:
     assert world.load().providers["deepseek"].builtin_url
     world.env["DEEPSEEK_BASE_URL"] = "http://127.0.0.1:9/x"

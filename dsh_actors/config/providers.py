@@ -54,6 +54,9 @@ class ProviderSettings:
 
 
 BUILT_IN: Mapping[str, ProviderSettings] = {
+    "anthropic": ProviderSettings(
+        "anthropic", "anthropic", "https://api.anthropic.com", "ANTHROPIC_API_KEY", builtin_url=True
+    ),
     "deepseek": ProviderSettings(
         "deepseek", "deepseek", "https://api.deepseek.com", "DEEPSEEK_API_KEY", builtin_url=True
     ),
@@ -95,6 +98,8 @@ def _provider(name: str, table: Any, where: str) -> ProviderSettings:
     base = BUILT_IN.get(name) or ProviderSettings(name, "openai_compatible")
     url = table.get("base_url", base.base_url)
     kind = _text(table, "type", where) or base.type
+    if url is None and kind in BUILT_IN:
+        url = BUILT_IN[kind].base_url
     if url is None and kind == "openai_compatible":
         raise ConfigError(f"{where}: base_url is missing")
     models = table.get("models", [])

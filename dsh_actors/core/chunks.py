@@ -209,14 +209,18 @@ class Finish:
 
     ``replay_state`` is the adapter's private data for the next request on the same route:
     ``{"response": …, "blocks": [one entry a block, in order]}``; ``blocks`` may be absent.
+    ``continues``: the model only paused; it goes on when it gets its own message back.
     """
 
     kind: FinishKind
     failure: Failure | None = None
     replay_state: JsonObject | None = field(default=None, hash=False)
+    continues: bool = False
 
     def to_json(self) -> JsonObject:
         reason: JsonObject = {"kind": self.kind}
+        if self.continues:
+            reason["continue"] = True
         if self.failure is not None:
             reason["failure"] = self.failure.to_json()
         data: JsonObject = {"type": "finish", "reason": reason}
@@ -249,7 +253,12 @@ def chunk_from_json(data: JsonObject) -> Chunk:
             case "finish":
                 reason = data["reason"]
                 failure = reason.get("failure")
-                return Finish(reason["kind"], failure and Failure.from_json(failure), data.get("replayState"))
+                return Finish(
+                    reason["kind"],
+                    failure and Failure.from_json(failure),
+                    data.get("replayState"),
+                    bool(reason.get("continue")),
+                )
     except (KeyError, TypeError, AttributeError) as error:
         raise EventRefused(f"not a stream chunk: {error!r}") from error
     raise EventRefused(f"unknown stream chunk {data['type']!r}")

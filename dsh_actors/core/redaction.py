@@ -30,7 +30,7 @@ from dsh_actors.core.messages import (
     block_from_json,
     source_from_json,
 )
-from dsh_actors.core.text import JsonValue
+from dsh_actors.core.text import JsonObject, JsonValue
 
 __all__ = ["MIN_SECRET", "RedactingStream", "Redactor"]
 
@@ -226,12 +226,13 @@ class RedactingStream:
     block, the block's end or the stream's `Finish`; that is less than the longest form of a secret.
     """
 
-    __slots__ = ("_held", "_redactor")
+    __slots__ = ("_altered", "_held", "_redactor")
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
         # By block: its last delta, and the text held back.
         self._held: dict[int, tuple[_Delta, str]] = {}
+        self._altered: set[int] = set()
 
     def chunks(self, chunks: Sequence[Chunk]) -> Sequence[Chunk]:
         """``chunks`` as they may be passed on: possibly none, or more than came."""
@@ -266,7 +267,9 @@ class RedactingStream:
             case BlockEnd():
                 self._release(chunk.index, passed)
                 block = self._redactor.block(chunk.block)
-                chunk = chunk if block is chunk.block else BlockEnd(chunk.index, block)
+                if block is not chunk.block:
+                    self._altered.add(chunk.index)
+                    chunk = BlockEnd(chunk.index, block)
             case Finish():
                 for index in list(self._held):
                     self._release(index, passed)
@@ -308,7 +311,17 @@ class RedactingStream:
         failure, state = chunk.failure, chunk.replay_state
         if failure is not None:
             failure = Failure.from_json(self._redactor.json(failure.to_json()))
-        return Finish(chunk.kind, failure, None if state is None else self._redactor.json(state))
+        if state is not None:
+            state = self._redactor.json(self._without_altered(state))
+        return replace(chunk, failure=failure, replay_state=state)
+
+    def _without_altered(self, state: JsonObject) -> JsonObject:
+        """A provider's seal on a block that was changed here would be refused with the block."""
+        entries = state.get("blocks")
+        if not self._altered or not isinstance(entries, list):
+            return state
+        kept = [None if index in self._altered else entry for index, entry in enumerate(entries)]
+        return {**state, "blocks": kept}
 
 
 def _with_content(chunk: _Delta, text: str, name: str | None) -> _Delta:

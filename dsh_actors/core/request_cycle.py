@@ -160,7 +160,8 @@ class RequestCycle:
         blocks = attempt.assembler.blocks()
         calls = [block for block in blocks if isinstance(block, ToolCallBlock)]
         has_text = any(isinstance(block, TextBlock) and block.text.strip() for block in blocks)
-        if self._turn.env.require_text and finish.kind != "max-tokens" and not calls and not has_text:
+        must_speak = self._turn.env.require_text and finish.kind != "max-tokens" and not finish.continues
+        if must_speak and not calls and not has_text:
             self._recover(attempt, Failure("the model's answer has no text", "EMPTY_RESPONSE"))
             return
         self._log_reply(attempt, blocks, attempt.assembler.replay_state())
@@ -168,6 +169,8 @@ class RequestCycle:
             self._turn.end_step({"kind": "max-tokens"})
         elif calls:
             self._turn.run_tools(calls)
+        elif finish.continues:
+            self._turn.end_step(None)
         else:
             self._turn.end_step({"kind": "completed"})
 

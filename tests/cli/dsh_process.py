@@ -183,6 +183,8 @@ class Dsh:
             "OPENAI_BASE_URL": f"{server.url}/v1",
             "DEEPSEEK_API_KEY": SECRET,
             "DEEPSEEK_BASE_URL": server.url,
+            "ANTHROPIC_API_KEY": SECRET,
+            "ANTHROPIC_BASE_URL": server.url,
         }
 
     def command(self, *arguments: str) -> list[str]:

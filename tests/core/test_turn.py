@@ -227,6 +227,20 @@ def test_max_tokens_drops_the_calls_and_sticks_to_the_turn():
     assert driver.ends() == [{"kind": "max-tokens"}]
 
 
+def test_a_reply_that_only_pauses_is_followed_by_a_step_without_new_input():
+    driver = MachineDriver(limited(max_steps=2))
+    driver.deliver("hello")
+    driver.reply(TextDelta(0, "wait"), Finish("stop", continues=True))
+    driver.settle()
+    assert driver.ends() == []
+    stream = driver.take(io.OpenStream)
+    assert [message.role for message in stream.request.messages] == ["user", "assistant"]
+    # It may think aloud for ever, but not beyond the run's limit.
+    driver.send(io.Chunks(stream.ticket, (ReasoningDelta(0, "hm"), Finish("stop", continues=True))))
+    driver.settle()
+    assert driver.ends() == [{"kind": "aborted", "reason": {"kind": "hook", "reason": "max_steps"}}]
+
+
 def test_a_concluding_tool_ends_the_turn_without_a_follow_up_request():
     driver = MachineDriver()
     driver.deliver("hello")

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.model_server.messages_wire import is_messages_body, messages_faults
+
 __all__ = ["marked_pids", "prefix_faults", "request_faults", "wait_until_unmarked"]
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -29,6 +31,8 @@ def request_faults(body: bytes) -> list[str]:
     # ensure_ascii=False shows what the reader of the JSON gets: escaped halves become lone surrogates.
     if _SURROGATE.search(json.dumps(request, ensure_ascii=False)):
         faults.append("a lone surrogate")
+    if is_messages_body(request):
+        return faults + messages_faults(request)
     if not request.get("messages"):
         faults.append("no messages")
     open_calls: list[str] = []
@@ -74,7 +78,10 @@ def _assistant_faults(message: dict[str, Any]) -> list[str]:
 
 
 def prefix_faults(bodies: Sequence[bytes]) -> list[str]:
-    """Where request n+1 is not request n with messages added; compared byte for byte."""
+    """Where request n+1 is not request n with messages added; compared byte for byte.
+
+    On the Messages wire a message of the same role joins the last one, so there blocks are compared.
+    """
     faults = []
     previous: tuple[dict[str, str], list[str]] | None = None
     for number, body in enumerate(bodies):
@@ -105,7 +112,15 @@ def _spans(text: str) -> tuple[dict[str, str], list[str]]:
             messages = _elements(text, start, decoder)
         else:
             members[name] = text[start:place]
+    if "cache_control" in members:
+        messages = [block for message in messages for block in _blocks(message, decoder)]
     return members, messages
+
+
+def _blocks(message: str, decoder: json.JSONDecoder) -> list[str]:
+    """The exact text of every block of a message, with what stands before the content."""
+    head, _, _ = message.partition("[")
+    return [head + block for block in _elements(message, len(head), decoder)]
 
 
 def _elements(text: str, place: int, decoder: json.JSONDecoder) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from tests.model_server.entries import Entry
+from tests.model_server.messages_wire import is_messages_body
 
 __all__ = ["ModelServer", "Request"]
 
@@ -51,7 +52,10 @@ class Request:
 
     @property
     def results(self) -> dict[str, str]:
-        """The text of every tool message, by call id."""
+        """The text of every tool message or result block, by call id."""
+        if is_messages_body(self.json):
+            blocks = [block for message in self.messages for block in message["content"]]
+            return {b["tool_use_id"]: b["content"] for b in blocks if b["type"] == "tool_result"}
         return {m["tool_call_id"]: m["content"] for m in self.messages if m["role"] == "tool"}
 
     @property

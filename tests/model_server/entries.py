@@ -3,7 +3,7 @@
 An entry is what the server answers to one request. Every member is optional:
 
     text      what the model says; cut into `pieces` deltas (default 1), or a list of deltas
-    think     reasoning_content, sent before the text
+    think     reasoning_content, sent before the text; `signature` is what seals it on the Messages wire
     calls     [{"tool": NAME, "arguments": object or raw text, "id": optional}]
     finish    finish_reason; default "stop", "tool_calls" where there are calls; null sends none
     usage     object, sent in a chunk of its own; null sends none
@@ -17,8 +17,11 @@ An entry is what the server answers to one request. Every member is optional:
     per_byte  one byte a packet
     crlf      CRLF line ends in the event stream
     status, headers, body    an HTTP answer that is no stream (body: text or a JSON value)
-    frames    raw SSE data payloads (text or JSON values) instead of all of the above
+    frames    raw SSE data payloads (text or JSON values) instead of all of the above; on the Messages
+              wire an object's `type` becomes the event's name
     raw       latin-1 text: the bytes of the whole HTTP answer, head and all
+
+A request to `/v1/messages` gets the same entry as the events of that wire (see `messages_wire`).
 
 `@@N@@` in any text becomes the number of the request within its route (from 1), `@@R@@` the route.
 """
@@ -92,6 +95,16 @@ def ERRFRAME(code: object, message: str = "scripted error", kind: str = "error",
 def RAW(answer: bytes) -> Entry:
     """Exactly these bytes, status line included, then the socket closes."""
     return {"raw": answer.decode("latin-1")}
+
+
+def pieces_of(text: str, count: int) -> list[str]:
+    """``text`` in at most ``count`` parts; a placeholder is never cut."""
+    if not text:
+        return []
+    if count <= 1 or "@@" in text:
+        return [text]
+    size = -(-len(text) // count)
+    return [text[start : start + size] for start in range(0, len(text), size)]
 
 
 def dumps(value: object) -> str:

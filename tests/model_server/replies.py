@@ -6,11 +6,13 @@ Pure: no socket, no clock.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
-from tests.model_server.entries import Entry, dumps
+from tests.model_server.entries import Entry, dumps, pieces_of
+from tests.model_server.messages_wire import deltas_of, ending_of
 
-__all__ = ["Packet", "Reply", "compile_entry"]
+__all__ = ["Answer", "Packet", "Reply", "compile_entry"]
 
 _REASONS = {200: "OK", 401: "Unauthorized", 402: "Payment Required", 429: "Too Many Requests"}
 _USAGE = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
@@ -44,7 +46,22 @@ class Reply:
     end: Literal["keep", "close", "reset", "cut"]
 
 
-def compile_entry(entry: Entry) -> Reply:
+class Answer:
+    """An entry as a reply on each wire, made when that wire first asks for it."""
+
+    def __init__(self, entry: Entry) -> None:
+        self._entry = entry
+
+    @cached_property
+    def chat(self) -> Reply:
+        return compile_entry(self._entry)
+
+    @cached_property
+    def messages(self) -> Reply:
+        return compile_entry(self._entry, is_messages=True)
+
+
+def compile_entry(entry: Entry, is_messages: bool = False) -> Reply:
     if "raw" in entry:
         return Reply((Packet(entry["raw"].encode("latin-1"), chunked=False),), "close")
     if "status" in entry:
@@ -52,7 +69,7 @@ def compile_entry(entry: Entry) -> Reply:
     end = entry.get("end", "keep")
     chunked = end != "close"
     head = _head(200, {"content-type": "text/event-stream", **entry.get("headers", {})}, chunked)
-    payloads = [_frame(frame, entry) for frame in _stream(entry)]
+    payloads = [_frame(frame, entry, is_messages) for frame in _stream(entry, is_messages)]
     body = _packets(entry, payloads, chunked)
     tail = (Packet(b"0\r\n\r\n", chunked=False),) if end == "keep" else ()
     return Reply((Packet(head, chunked=False), *body, *tail), end)
@@ -85,19 +102,21 @@ class _Frame:
     comment: str | None = None
 
 
-def _stream(entry: Entry) -> list[_Frame]:
+def _stream(entry: Entry, is_messages: bool) -> list[_Frame]:
     if "frames" in entry:
         return [_Frame(frame) for frame in entry["frames"]]
     frames = [_Frame(None, comment="keep-alive") for _ in range(entry.get("ping", 0))]
-    deltas = _deltas(entry)
+    deltas = deltas_of(entry) if is_messages else [_chunk(delta) for delta in _deltas(entry)]
+    # A message and its first block begin with an event each, before the first delta.
+    second = 3 if is_messages else 1
     hold = entry.get("hold")
     for index, delta in enumerate(deltas):
-        frames.append(_Frame(_chunk(delta), hold=hold if index == 1 else None))
-    rest = list(_ending(entry))
+        frames.append(_Frame(delta, hold=hold if index == second else None))
+    rest = [_Frame(event) for event in ending_of(entry)] if is_messages else list(_ending(entry))
     stall = entry.get("stall", 0.0)
-    if stall or (hold and len(deltas) < 2):
+    if stall or (hold and len(deltas) <= second):
         first = rest[0] if rest else _Frame(None, comment="end")
-        rest[:1] = [_Frame(first.data, stall, hold if len(deltas) < 2 else None, first.comment)]
+        rest[:1] = [_Frame(first.data, stall, hold if len(deltas) <= second else None, first.comment)]
     return frames + rest
 
 
@@ -119,12 +138,12 @@ def _deltas(entry: Entry) -> list[dict[str, Any]]:
     if entry.get("think"):
         deltas += [
             {"role": "assistant", "content": None, "reasoning_content": piece}
-            for piece in _pieces(entry["think"], entry.get("pieces", 1))
+            for piece in pieces_of(entry["think"], entry.get("pieces", 1))
         ]
     text = entry.get("text", "")
     deltas += [
         {"content": piece}
-        for piece in (text if isinstance(text, list) else _pieces(text, entry.get("pieces", 1)))
+        for piece in (text if isinstance(text, list) else pieces_of(text, entry.get("pieces", 1)))
     ]
     for index, call in enumerate(entry.get("calls", ())):
         arguments = call["arguments"]
@@ -133,19 +152,9 @@ def _deltas(entry: Entry) -> list[dict[str, Any]]:
         deltas.append({"tool_calls": [{"index": index, **identity, "function": opening}]})
         deltas += [
             {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
-            for piece in _pieces(dumps(arguments), entry.get("pieces", 1))
+            for piece in pieces_of(dumps(arguments), entry.get("pieces", 1))
         ]
     return deltas
-
-
-def _pieces(text: str, count: int) -> list[str]:
-    """``text`` in at most ``count`` parts; a placeholder is never cut."""
-    if not text:
-        return []
-    if count <= 1 or "@@" in text:
-        return [text]
-    size = -(-len(text) // count)
-    return [text[start : start + size] for start in range(0, len(text), size)]
 
 
 def _chunk(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
@@ -158,9 +167,11 @@ def _chunk(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
     }
 
 
-def _frame(frame: _Frame, entry: Entry) -> tuple[bytes, float, str | None]:
+def _frame(frame: _Frame, entry: Entry, is_messages: bool) -> tuple[bytes, float, str | None]:
     line = f": {frame.comment}" if frame.comment is not None else f"data: {dumps(frame.data)}"
     end = "\r\n" if entry.get("crlf") else "\n"
+    if is_messages and isinstance(frame.data, dict) and "type" in frame.data:
+        line = f"event: {frame.data['type']}{end}{line}"
     return f"{line}{end}{end}".encode(), frame.wait, frame.hold
 
 

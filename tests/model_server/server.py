@@ -1,6 +1,7 @@
 """The server process: blocking sockets, a thread a connection, keep-alive. Standard library only.
 
-`POST /chat/completions` (with or without `/v1`) plays the script, `GET /models` lists one model,
+`POST /chat/completions` (with or without `/v1`) and `POST /v1/messages` play the script, each on its
+own wire; `GET /models` lists one model,
 `/control/…` loads a script and reads the log. A request belongs to the route named by the last
 `[[route:NAME]]` in its body, else to the route of its model's name, else to `default`.
 """
@@ -20,13 +21,13 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tests.model_server.replies import Reply, compile_entry
+from tests.model_server.replies import Answer, Reply
 
 __all__ = ["Script", "serve"]
 
 _ROUTE = re.compile(rb"\[\[route:([A-Za-z0-9_.-]+)\]\]")
 _MODEL = re.compile(rb'"model"\s*:\s*"([^"\\]*)"')
-_EXHAUSTED = compile_entry(
+_EXHAUSTED = Answer(
     {
         "status": 400,
         "body": {"error": {"message": "the script has no entry left", "code": "script_exhausted"}},
@@ -59,11 +60,11 @@ class Record:
 
 @dataclass(slots=True)
 class Route:
-    replies: list[Reply]
+    replies: list[Answer]
     after: str
     served: int = 0
 
-    def next(self) -> tuple[int, Reply]:
+    def next(self) -> tuple[int, Answer]:
         number = self.served
         self.served += 1
         if number < len(self.replies):
@@ -80,7 +81,7 @@ class Script:
     """The loaded script and the log; every access holds ``changed``."""
 
     changed: threading.Condition = field(default_factory=threading.Condition)
-    sources: dict[str, tuple[list[Reply], str]] = field(default_factory=dict)
+    sources: dict[str, tuple[list[Answer], str]] = field(default_factory=dict)
     routes: dict[str, Route] = field(default_factory=dict)
     released: set[str] = field(default_factory=set)
     log: list[Record] = field(default_factory=list)
@@ -89,7 +90,7 @@ class Script:
     def load(self, script: dict[str, Any]) -> None:
         """Replace routes, log and releases. A route name may end in `*`: one copy for each name."""
         sources = {
-            name: ([compile_entry(entry) for entry in route["entries"]], route.get("after", "fail"))
+            name: ([Answer(entry) for entry in route["entries"]], route.get("after", "fail"))
             for name, route in script["routes"].items()
         }
         with self.changed:
@@ -99,7 +100,7 @@ class Script:
 
     def extend(self, route: str, entries: list[dict[str, Any]]) -> None:
         """Put more entries at the end of a route."""
-        replies = [compile_entry(entry) for entry in entries]
+        replies = [Answer(entry) for entry in entries]
         with self.changed:
             self._route(route).replies.extend(replies)
 
@@ -107,7 +108,8 @@ class Script:
         marks = _ROUTE.findall(body)
         with self.changed:
             name = marks[-1].decode() if marks else self._by_model(body)
-            number, reply = self._route(name).next()
+            number, answer = self._route(name).next()
+            reply = answer.messages if path.endswith("/messages") else answer.chat
             record = Record(len(self.log), name, number, path, headers, b"", arrived)
             if self.keep_bodies:
                 record.body = body
@@ -158,7 +160,7 @@ def _connection(connection: socket.socket, script: Script) -> None:
             if url.path.startswith("/control/"):
                 answer = _control(script, method, url.path, parse_qs(url.query), body)
                 _send_json(connection, answer)
-            elif method == "POST" and url.path.endswith("/chat/completions"):
+            elif method == "POST" and url.path.endswith(("/chat/completions", "/v1/messages")):
                 record, reply = script.admit(url.path, headers, body, arrived)
                 if not _play(connection, script, record, reply):
                     return

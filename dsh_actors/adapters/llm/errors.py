@@ -33,6 +33,7 @@ MAX_MESSAGE_CHARS = 300
 
 _INVALID_STATUSES = frozenset({400, 404, 405, 409, 413, 415, 422})
 _MARKUP = re.compile(r"<(script|style)\b.*?</\1\s*>|<[^<>]{0,1000}>", re.IGNORECASE | re.DOTALL)
+_CUT_LINE = re.compile(rb"da?t?|ev?e?n?|i|re?t?r?")
 _EVENT_LINE = re.compile(rb"\s*$|:|(data|event|id|retry)(:|$)")
 _USERINFO = re.compile(r"(?<=://)[^/@\s]+@")
 _KEYS = re.compile(r"\b(sk-[\w\-]{6,}|Bearer\s+\S+)")
@@ -64,7 +65,10 @@ def error_of_text(body: bytes) -> ErrorBody | None:
 
 def looks_like_events(prefix: bytes) -> bool:
     """Whether the start of a body is an event stream, judged by its lines."""
-    return all(_EVENT_LINE.match(line) for line in prefix.removeprefix(b"\xef\xbb\xbf").splitlines())
+    lines = prefix.removeprefix(b"\xef\xbb\xbf").splitlines()
+    if lines and not prefix.endswith((b"\n", b"\r")) and _CUT_LINE.fullmatch(lines[-1]):
+        del lines[-1]  # the body ended inside the name of a field
+    return all(_EVENT_LINE.match(line) for line in lines)
 
 
 def error_of_payload(payload: Any) -> ErrorBody | None:
@@ -174,9 +178,11 @@ def _access_code(error: ErrorBody, status: int | None, filtered: bool) -> str:
 def _code_of_status(kind: str, status: int | None, in_stream: bool) -> str:
     if status == 503:
         return "OVERLOADED"
-    if status in (408, 504):
+    if status in (408, 504) or kind == "timeout_error":
         return "TIMEOUT"
-    is_client_kind = "invalid_request" in kind or "not_found" in kind
+    if kind == "conflict_error":
+        return "SERVER"  # Anthropic's 409 passes by itself
+    is_client_kind = any(word in kind for word in ("invalid_request", "not_found", "request_too_large"))
     if status in _INVALID_STATUSES or (is_client_kind and (status is None or status < 500)):
         return "INVALID_REQUEST"
     if in_stream or (status is not None and status >= 500):

@@ -251,9 +251,14 @@ def _ending(
         return reply.end_with(finish)
     if failure is not None:
         return reply.end_with(Finish("error", failure))
-    if reply.is_silent:
+    if not reply.is_silent:
+        return reply.close(was_cut=True)
+    out: list[Chunk] = []
+    if source.rest.lstrip()[:1] == b"{":
+        reply.feed_whole(source.rest.decode("utf-8", "replace"), out)
+    if not reply.is_complete:
         reply.fail(_failure_of_silence(source, reply))
-    return reply.close(was_cut=True)
+    return out + reply.close(was_cut=False)
 
 
 def _failure_of_silence(source: EventSource, reply: ReplyStream) -> Failure:

@@ -24,7 +24,14 @@ def _deepseek(config: ProviderConfig) -> LlmProvider:
     return OpenAiCompatibleProvider(config, DeepSeekDialect())
 
 
+def _anthropic(config: ProviderConfig) -> LlmProvider:
+    from dsh_actors.adapters.llm.anthropic import AnthropicProvider
+
+    return AnthropicProvider(config)
+
+
 _TYPES: dict[str, Callable[[ProviderConfig], LlmProvider]] = {
+    "anthropic": _anthropic,
     "deepseek": _deepseek,
     "openai_compatible": _openai_compatible,
 }

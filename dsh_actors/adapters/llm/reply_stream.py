@@ -49,6 +49,11 @@ class ReplyStream(ABC):
     def feed(self, data: str, event: str, out: list[Chunk], is_tail: bool = False) -> None:
         """Take one event; append its chunks to ``out``. ``is_tail``: the body ended inside it."""
 
+    def feed_whole(self, body: str, out: list[Chunk]) -> None:
+        """Take a body that is one JSON object: servers that do not stream send the reply that way."""
+        self.feed(body, "message", out)
+        self.is_over |= self.is_complete
+
     @property
     def is_complete(self) -> bool:
         """Whether the whole reply is there, whatever may still be missing of its end."""

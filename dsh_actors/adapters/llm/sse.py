@@ -41,7 +41,9 @@ class EventSource:
 
     ``prefix`` holds the first `PREFIX_BYTES` of the body, ``received`` counts its bytes.
     ``at_end`` becomes true at the end of the body; an event that has no blank line after it then
-    comes in a last list of its own, with ``is_tail`` set, and an unfinished line is dropped.
+    comes in a last list of its own, with ``is_tail`` set, and an unfinished line is dropped. ``rest``
+    is then what followed the last blank line: all of a body that is no event stream, but for blank
+    lines before it.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class EventSource:
         max_event_bytes: int = MAX_EVENT_BYTES,
     ) -> None:
         self.prefix = b""
+        self.rest = b""
         self.received = 0
         self.at_end = False
         self.is_tail = False
@@ -181,7 +184,7 @@ class EventSource:
         return list(self._client.events())
 
     def _tail(self) -> Iterator[list[Event]]:
-        rest = b"".join(self._held)
+        rest = self.rest = b"".join(self._held)
         whole = rest[: rest.rfind(b"\n") + 1]
         self._held.clear()
         if whole:

@@ -1,4 +1,4 @@
-"""Token counts of chat-completions servers as disjoint `Usage` counts. Pure."""
+"""What servers report as token counts, as disjoint `Usage` counts. Pure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import Any
 
 from dsh_actors.core.chunks import Usage
 
-__all__ = ["usage_of"]
+__all__ = ["merged_usage", "usage_of"]
 
 
 def usage_of(raw: Any, warnings: set[str]) -> Usage | None:
-    """Read a ``usage`` object; None where it says nothing. Notes in ``warnings`` what is odd.
+    """Read the ``usage`` object of chat completions; None where it says nothing.
 
-    The wire's prompt tokens include those read from and written to the cache.
+    Notes in ``warnings`` what is odd. The wire's prompt tokens include those read from and written
+    to the cache.
     """
     if not isinstance(raw, dict):
         return None
@@ -30,6 +31,29 @@ def usage_of(raw: Any, warnings: set[str]) -> Usage | None:
         warnings.add("usage_clamped")
     reasoning = _count(_object(raw.get("completion_tokens_details")).get("reasoning_tokens"))
     return Usage(max(0, fresh), completion or 0, cache_read, cache_write, reasoning)
+
+
+def merged_usage(known: Usage | None, raw: Any) -> Usage | None:
+    """``known`` with what a ``usage`` object of Anthropic's Messages says anew.
+
+    Its counts are cumulative, and its input tokens do not include those of the cache.
+    """
+    if not isinstance(raw, dict):
+        return known
+    details = _object(raw.get("output_tokens_details"))
+    counts = (
+        _count(raw.get("input_tokens")),
+        _count(raw.get("output_tokens")),
+        _count(raw.get("cache_read_input_tokens")),
+        _count(raw.get("cache_creation_input_tokens")),
+        _count(details.get("thinking_tokens")),
+    )
+    if all(count is None for count in counts):
+        return known
+    old = known or Usage(0, 0)
+    before = (old.input, old.output, old.cache_read, old.cache_write, old.reasoning)
+    new = [b if a is None else a for a, b in zip(counts, before, strict=True)]
+    return Usage(new[0] or 0, new[1] or 0, *new[2:])
 
 
 def _object(value: object) -> dict[str, Any]:

@@ -14,6 +14,8 @@ _QUOTA = (
     r"(balance|credits?) (is |are |has been |have been )?(exhausted|depleted)",
     r"out of (credits?|budget)",
     r"billing hard limit",
+    r"reached (your|the) (specified )?(api )?usage limits?",
+    r"(credit )?balance is too low",
     r"quota limit reached",
     r"arrearage",
     r"余额不足",

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 import gevent
 from requests.structures import CaseInsensitiveDict
 
+from dsh_actors.adapters.llm.http_provider import HttpProvider
 from dsh_actors.adapters.llm.openai_compatible import OpenAiCompatibleProvider
 from dsh_actors.adapters.llm.settings import ProviderConfig
 from dsh_actors.core.chunks import CallConfig, Chunk, Failure, Finish
@@ -106,12 +107,15 @@ def cut(body: bytes, offsets: Iterable[int]) -> list[bytes]:
 
 
 def call(
-    provider: OpenAiCompatibleProvider, body: bytes = b"{}", control: Control | None = None
+    provider: HttpProvider,
+    body: bytes = b"{}",
+    control: Control | None = None,
+    config: CallConfig | None = None,
 ) -> list[Chunk]:
     """All chunks of one attempt."""
     control = control or Control()
     try:
-        prepared = provider.prepare(CallConfig("test", "any"))
+        prepared = provider.prepare(config or CallConfig("test", "any"))
         return [chunk for batch in provider.stream(prepared, body, control) for chunk in batch]
     finally:
         control.close()

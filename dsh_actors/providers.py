@@ -39,6 +39,8 @@ class LazyProviders(Mapping[str, LlmProvider]):
             return ScriptedProvider()
         from dsh_actors.adapters.llm.registry import build_provider
         from dsh_actors.adapters.llm.settings import ModelFacts, ProviderConfig
+        from dsh_actors.config.wire import profile_in_force
+        from dsh_actors.core.retry import RetryPolicy
 
         model = self._config.model
         facts = tuple(ModelFacts(m.id, m.context_window, m.max_output) for m in settings.models)
@@ -58,5 +60,8 @@ class LazyProviders(Mapping[str, LlmProvider]):
                 total_timeout_s=model.total_timeout_s,
                 ca_file=settings.ca_file,
                 max_concurrency=settings.max_concurrency,
+                headers=settings.wire.extra_headers,
+                retry_policy=settings.wire.retry or RetryPolicy(),
+                profile=profile_in_force(settings.wire, settings.type, settings.base_url or ""),
             )
         )

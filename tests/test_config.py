@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsh_actors.config import KEYS, Config, find_home, load_config, parse_duration, prepare_home
+from dsh_actors.config.wire import profile_in_force
 from dsh_actors.core.outcome import Price
+from dsh_actors.core.retry import RetryPolicy
 from dsh_actors.errors import ConfigError
 
 
@@ -273,3 +275,81 @@ def test_a_broken_key_file_is_refused_without_showing_it(world: World) -> None:
     with pytest.raises(ConfigError) as caught:
         world.load()
     assert "canary" not in caught.value.message and str(path) in caught.value.message
+
+
+# --- the wire -----------------------------------------------------------------------------------
+
+KIMI = """
+[providers.kimi]
+base_url = "http://127.0.0.1:1/v1"
+profile = "kimi"
+extra_body = { user_id = "team", nested = { a = [1] } }
+extra_headers = { "X-Title" = "harness", "X-Api-Token" = "header-canary-1" }
+[providers.kimi.quirks]
+think_tags = true
+[providers.kimi.retry]
+max_retries = 2
+initial_delay = "2s"
+max_delay = 90
+jitter = 0
+"""
+
+
+def test_a_provider_says_how_its_server_is_to_be_talked_to(world: World) -> None:
+    wire = world.user(KIMI).load().providers["kimi"].wire
+    profile = profile_in_force(wire, "openai_compatible", "http://127.0.0.1:1/v1")
+    assert (profile.name, profile.think_tags, profile.omit_temperature) == ("kimi", True, True)
+    assert profile.extra_body == {"user_id": "team", "nested": {"a": [1]}}
+    assert wire.retry == RetryPolicy(2, 2000, 90_000, 0.0)
+
+
+def test_the_wire_is_shown_with_its_origins_and_without_its_secrets(world: World) -> None:
+    config = world.user(KIMI).load()
+    rows = {name: (value, origin) for name, value, origin in config.rows()}
+    path = str(world.home / "config.toml")
+    assert rows["providers.kimi.profile"] == ("kimi", path)
+    assert rows["providers.kimi.quirks.think_tags"] == (True, path)
+    assert rows["providers.kimi.retry.initial_delay"] == (2.0, path)
+    assert rows["providers.kimi.extra_headers.X-Api-Token"] == ("set", path)
+    assert rows["providers.openai.profile"] == ("openai", "by base_url")
+    assert rows["providers.deepseek.profile"] == ("deepseek", "by type")
+    assert "canary" not in repr(config) + str(rows)
+    assert "header-canary-1" in config.secrets().values()
+    assert "harness" not in config.secrets().values()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('profile = "kimmy"', ["providers.lab", "no profile 'kimmy'", "kimi"]),
+        ("profile = 3", ["profile must be a text"]),
+        ("quirks = { think_tag = true }", ["providers.lab", "think_tag", "think_tags"]),
+        ('quirks = "x"', ["[providers.lab.quirks]"]),
+        ("extra_body = { messages = [] }", ["extra_body", "messages cannot be set here"]),
+        ("extra_body = { max_tokens = 3 }", ["max_tokens cannot be set here"]),
+        ("extra_body = { day = 2026-01-01 }", ["no JSON form"]),
+        ("extra_body = { x = nan }", ["no JSON form"]),
+        ('extra_headers = { "a b" = "x" }', ["the header 'a b' cannot be set"]),
+        ('extra_headers = { Host = "x" }', ["the header 'Host' cannot be set"]),
+        ('extra_headers = { X-A = "canary\\n" }', ["the value of X-A must be"]),
+        ("extra_headers = { X-A = 1 }", ["the value of X-A must be"]),
+        ("retry = { max_retrys = 1 }", ["retry", "max_retrys", "max_retries"]),
+        ("retry = { max_retries = -1 }", ["retry", "must not be negative"]),
+        ("retry = { max_retries = true }", ["max_retries must be a whole number"]),
+        ('retry = { max_delay = "soon" }', ["max_delay"]),
+        ('retry = { initial_delay = "20s" }', ["initial_delay_ms (20000) exceeds"]),
+        ("retry = { jitter = 2 }", ["jitter"]),
+        ('type = "scripted"\nretry = {}', ["retry means nothing for the type scripted"]),
+        ('type = "anthropic"\nextra_body = {}', ["extra_body means nothing for the type anthropic"]),
+        ('type = "anthropic"\nprofile = "kimi"', ["profile means nothing for the type anthropic"]),
+    ],
+)
+def test_a_mistake_about_the_wire_is_refused_with_its_place(
+    world: World, text: str, words: list[str]
+) -> None:
+    world.user(f'[providers.lab]\nbase_url = "http://127.0.0.1:1/v1"\n{text}\n')
+    with pytest.raises(ConfigError) as caught:
+        world.load()
+    for word in ("config.toml", *words):
+        assert word in caught.value.message
+    assert "canary" not in caught.value.message

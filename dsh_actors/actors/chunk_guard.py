@@ -169,8 +169,10 @@ def _failure(finish: Finish) -> Failure:
         if finish.kind == "aborted":
             return Failure("the request was aborted", "ABORTED")
         return Failure("the model call failed", "UNKNOWN")
-    for number in (failure.status, failure.retry_after_ms):
+    for number in (failure.status, failure.retry_after_ms, failure.fitting_output):
         if number is not None and type(number) is not int:
-            raise EventRefused("a failure's status and waiting time must be whole numbers")
+            raise EventRefused("a failure's status, waiting time and output must be whole numbers")
+    if failure.should_retry not in (None, True, False):
+        raise EventRefused("a failure's should_retry must be true, false or None")
     request_id = None if failure.request_id is None else _text(failure.request_id)
     return replace(failure, message=_text(failure.message), code=_text(failure.code), request_id=request_id)

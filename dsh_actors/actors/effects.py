@@ -248,16 +248,21 @@ class EffectRunner:
                 delay_ms: Any = decision.delay_ms
                 if type(delay_ms) is not int or not 0 <= delay_ms <= MAX_TIMER_MS:
                     raise ProtocolError(f"agent/request-error asked for a delay of {delay_ms!r} ms")
+                output: Any = decision.max_output
+                if output is not None and (type(output) is not int or output < 1):
+                    raise ProtocolError(f"agent/request-error asked for an output of {output!r} tokens")
             return [io.ErrorDecided(effect.ticket, decision)]
 
         payload = {"turn": effect.turn, "step": effect.step, "failure": effect.failure}
         self._chains.ask("agent/request-error", effect.ticket, payload, judge, accept)
 
     def _retry_policy(self, provider: str) -> RetryPolicy:
-        """The provider's patience, and the agent's own number of retries."""
+        """The provider's patience; of the two numbers of retries, its own and the run's, the lower."""
         known = self._wiring.providers.get(provider)
         policy = known.retry_policy if known is not None else RetryPolicy()
-        return replace(policy, max_retries=self._parts.env.watch.limits.max_retries)
+        most = self._parts.env.watch.limits.max_retries
+        own = policy.max_retries
+        return replace(policy, max_retries=most if own is None else min(own, most))
 
     def _start_timer(self, ticket: Ticket, delay_ms: int) -> None:
         if delay_ms <= 0:

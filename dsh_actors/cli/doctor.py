@@ -6,7 +6,7 @@ import importlib.metadata
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +15,9 @@ import click
 from dsh_actors import __version__
 from dsh_actors.cli.failures import describe_error, one_line
 from dsh_actors.cli.options import working_directory
-from dsh_actors.config import KEYS, Config, load_config, nearest
+from dsh_actors.config import KEYS, Config, ProviderSettings, load_config, nearest
+from dsh_actors.config.profiles import differences
+from dsh_actors.config.wire import CHAT_TYPES, profile_in_force
 from dsh_actors.core.exit_codes import exit_code_of
 from dsh_actors.errors import HarnessError
 
@@ -99,6 +101,7 @@ def _model(config: Config) -> Iterator[Finding]:
         yield Finding("bad", f"model {config.agent.model}: no provider {name!r}; {hint}")
         return
     yield Finding("ok", f"model {config.agent.model} ({config.origins['agent.model']})")
+    yield from _profile(provider)
     if provider.api_key_env is None:
         return
     place = config.key_origin(name)
@@ -106,6 +109,22 @@ def _model(config: Config) -> Iterator[Finding]:
         yield Finding("bad", f"no key for {name}; set {provider.api_key_env} or try --model scripted/demo")
     else:
         yield Finding("ok", f"key for {name} from {place}")
+
+
+def _profile(provider: ProviderSettings) -> Iterator[Finding]:
+    if provider.type not in CHAT_TYPES:
+        return
+    profile = profile_in_force(provider.wire, provider.type, provider.base_url or "")
+    switches = [f"{name} {_switch(value)}" for name, value in differences(profile).items()]
+    switches += [f"extra_body {name}" for name in profile.extra_body]
+    said = ", ".join(switches) or "nothing special"
+    yield Finding("ok", f"profile {profile.name} for {provider.name}: {said}")
+
+
+def _switch(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"for {len(value)} codes" if isinstance(value, Mapping) else str(value)
 
 
 def _variables(config: Config) -> Iterator[Finding]:

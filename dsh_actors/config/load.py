@@ -22,6 +22,7 @@ from dsh_actors.config.sections import (
     ToolsConfig,
 )
 from dsh_actors.config.toml_file import read_toml
+from dsh_actors.config.wire import wire_rows
 from dsh_actors.core.options import Limits
 from dsh_actors.core.outcome import Price
 from dsh_actors.errors import ConfigError
@@ -76,6 +77,8 @@ class Config:
             password = urlsplit(provider.base_url or "").password
             if password:
                 found[f"providers.{name}.base_url"] = password
+            for header, value in provider.wire.secrets().items():
+                found[f"providers.{name}.extra_headers.{header}"] = value
         return found
 
     def secret_variables(self) -> frozenset[str]:
@@ -106,10 +109,12 @@ class Config:
             yield f"providers.{name}.type", provider.type, origin
             if provider.base_url is not None:
                 yield f"providers.{name}.base_url", _without_password(provider.base_url), origin
+            for row, value, place in wire_rows(provider.wire, provider.type, provider.base_url or "", origin):
+                yield f"providers.{name}.{row}", value, place
             if provider.api_key_env is not None:
-                place = self.key_origin(name)
-                state = "set" if place else "not set"
-                yield f"providers.{name}.api_key", state, place or provider.api_key_env
+                found = self.key_origin(name)
+                state = "set" if found else "not set"
+                yield f"providers.{name}.api_key", state, found or provider.api_key_env
             for model in provider.models:
                 yield f"providers.{name}.models", model.id, origin
 

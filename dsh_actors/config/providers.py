@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from dsh_actors.config.keys import nearest
 from dsh_actors.config.toml_file import read_toml
+from dsh_actors.config.wire import WIRE_KEYS, WireSettings, wire_settings
 from dsh_actors.core.outcome import Price
 from dsh_actors.errors import ConfigError
 
@@ -41,6 +42,7 @@ class ProviderSettings:
     ``max_concurrency`` bounds the requests of this process at once. ``ca_file`` is the absolute path of the
     certificates to check the server's against, None for those of the environment.
     The base URL may hold a password. ``builtin_url``: it is the vendor's own, not one the user set.
+    ``wire``: what was set about its profile, headers, body and retries.
     """
 
     name: str
@@ -51,6 +53,7 @@ class ProviderSettings:
     builtin_url: bool = False
     max_concurrency: int = DEFAULT_CONCURRENCY
     ca_file: str | None = None
+    wire: WireSettings = field(default_factory=WireSettings)
 
 
 BUILT_IN: Mapping[str, ProviderSettings] = {
@@ -66,7 +69,7 @@ BUILT_IN: Mapping[str, ProviderSettings] = {
     "scripted": ProviderSettings("scripted", "scripted"),
 }
 
-_PROVIDER_KEYS = ("type", "base_url", "api_key_env", "models", "max_concurrency", "ca_file")
+_PROVIDER_KEYS = ("type", "base_url", "api_key_env", "models", "max_concurrency", "ca_file", *WIRE_KEYS)
 _MODEL_KEYS = ("id", "context_window", "max_output", "price", "capabilities")
 _PRICE_KEYS = ("input", "output", "cache_read", "cache_write", "currency")
 
@@ -114,6 +117,7 @@ def _provider(name: str, table: Any, where: str) -> ProviderSettings:
         builtin_url=base.builtin_url and "base_url" not in table,
         max_concurrency=_concurrency(table, where),
         ca_file=_file(table, "ca_file", where),
+        wire=wire_settings(table, kind, where),
     )
 
 

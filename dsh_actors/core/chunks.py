@@ -110,6 +110,9 @@ class Failure:
     """Why a model call failed. ``code`` is the stable part; see `core/retry.py` for the table.
 
     ``retry_after_ms`` is what the provider asked for; ``status`` is an HTTP status.
+
+    Two members are for the decision that follows and are not logged: ``should_retry``, the provider's word
+    on it, and ``fitting_output``, the output limit with which the same request would fit the context.
     """
 
     message: str
@@ -117,6 +120,8 @@ class Failure:
     status: int | None = None
     retry_after_ms: int | None = None
     request_id: str | None = None
+    should_retry: bool | None = field(default=None, compare=False)
+    fitting_output: int | None = field(default=None, compare=False)
 
     def to_json(self) -> JsonObject:
         data: JsonObject = {"message": self.message, "code": self.code}

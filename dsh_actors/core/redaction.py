@@ -310,7 +310,10 @@ class RedactingStream:
     def _finish(self, chunk: Finish) -> Finish:
         failure, state = chunk.failure, chunk.replay_state
         if failure is not None:
-            failure = Failure.from_json(self._redactor.json(failure.to_json()))
+            clean = Failure.from_json(self._redactor.json(failure.to_json()))
+            failure = replace(
+                clean, should_retry=failure.should_retry, fitting_output=failure.fitting_output
+            )
         if state is not None:
             state = self._redactor.json(self._without_altered(state))
         return replace(chunk, failure=failure, replay_state=state)

@@ -51,6 +51,7 @@ class _Step:
     retries: int = 0
     retries_by_code: dict[str, int] = field(default_factory=dict)
     retry_id: str = ""
+    max_output: int | None = None
 
 
 class RequestCycle:
@@ -63,6 +64,7 @@ class RequestCycle:
         self._digest = RequestDigest()
         self._sent: RequestHeader | None = None
         self._logged: RequestHeader | None = None
+        self._lowered = False
 
     def begin_step(
         self, number: int, system: str | None, tools: tuple[ToolSchema, ...], *, series: bool
@@ -87,19 +89,28 @@ class RequestCycle:
         if self._sent is None or logged is None:
             return self._turn.env.config
         config, defaults = logged.config, logged.adapter_defaults
+        max_tokens = None if "maxTokens" in defaults else config.max_tokens
+        if self._step.max_output is not None:
+            max_tokens, self._lowered = self._step.max_output, True
+        elif self._lowered:
+            # The limit was lowered to make one request fit; the next may fit without that.
+            max_tokens, self._lowered = self._turn.env.config.max_tokens, False
         return CallConfig(
             config.provider,
             config.model,
             None if "reasoningEffort" in defaults else config.reasoning_effort,
             config.temperature,
-            None if "maxTokens" in defaults else config.max_tokens,
+            max_tokens,
             config.stop,
         )
 
     def on_call(self, ready: io.CallReady) -> None:
-        turn, config = self._turn, ready.config
+        turn, config, filled = self._turn, ready.config, ready.adapter_defaults
+        if self._step.max_output is not None:
+            # Nobody asked for this limit: a session that is resumed here must not keep it.
+            filled |= {"maxTokens"}
         header = self._log_header(
-            RequestHeader(config, ready.adapter_defaults, self._step.system or None, self._step.tools)
+            RequestHeader(config, filled, self._step.system or None, self._step.tools)
         )
         context: JsonObject = {"provider": config.provider, "model": config.model}
         if ready.context_window is not None:
@@ -229,6 +240,7 @@ class RequestCycle:
             self._turn.fail(attempt.failure)
             return
         self._log_retry(attempt.provider, attempt.failure, decision)
+        self._step.max_output = decision.max_output or self._step.max_output
         if decision.nudge:
             source = PluginSource("empty-reply", "notice", {"summary": "the reply was empty"})
             state = self._turn.state
@@ -237,7 +249,7 @@ class RequestCycle:
         self._turn.start(Phase.BACKOFF, lambda ticket: io.StartTimer(ticket, decision.delay_ms))
 
     def _log_retry(self, provider: str, failure: Failure, decision: Retry) -> None:
-        step, state = self._step, self._turn.state
+        step, state, most = self._step, self._turn.state, self._turn.env.watch.limits.max_retries
         step.retries += 1
         step.retries_by_code[failure.code] = step.retries_by_code.get(failure.code, 0) + 1
         step.retry_id = step.retry_id or f"{state.header.id}:{state.next_seq}"
@@ -248,7 +260,7 @@ class RequestCycle:
             "mode": "normal",
             "policyKey": provider,
             "retry": step.retries,
-            "maxRetries": self._turn.env.watch.limits.max_retries,
+            "maxRetries": limit if (limit := decision.max_retries) is not None else most,
             "delayMs": decision.delay_ms,
             "failure": failure.to_json(),
         }

@@ -6,7 +6,7 @@ Pure: randomness and the time left come in as arguments.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from dsh_actors.core.chunks import Failure
@@ -27,6 +27,8 @@ __all__ = [
 MAX_TIMER_MS = 2_147_483_647
 """Longest wait that a policy may ask for."""
 
+DEFAULT_MAX_RETRIES = 5
+
 MAX_RETRY_AFTER_JITTER_MS = 1_500
 """What may be added to a provider's own waiting time, so that many agents do not return at once."""
 
@@ -40,16 +42,17 @@ class RetryPolicy:
 
     The n-th delay is ``initial_delay_ms * 2**(n-1)``, at most ``max_delay_ms``, give or take
     ``jitter_ratio``. A provider's own waiting time is obeyed up to ``max_retry_after_ms``.
+    ``max_retries`` None: as many as the run allows.
     """
 
-    max_retries: int = 5
+    max_retries: int | None = None
     initial_delay_ms: int = 500
     max_delay_ms: int = 10_000
     jitter_ratio: float = 0.1
     max_retry_after_ms: int = 60_000
 
     def __post_init__(self) -> None:
-        if self.max_retries < 0:
+        if self.max_retries is not None and self.max_retries < 0:
             raise ConfigError(f"max_retries must not be negative, but is {self.max_retries}")
         for name in ("initial_delay_ms", "max_delay_ms", "max_retry_after_ms"):
             value = getattr(self, name)
@@ -80,6 +83,7 @@ class CodeFacts:
 _OVERLOADED = CodeFacts("overloaded", True, None, OVERLOADED_BASE_MS, OVERLOADED_MAX_MS)
 _INTERNAL = CodeFacts("internal")
 _INVALID = CodeFacts("invalid_request")
+_USAGE = CodeFacts("usage")
 
 CODES: Mapping[str, CodeFacts] = MappingProxyType(
     {
@@ -88,11 +92,15 @@ CODES: Mapping[str, CodeFacts] = MappingProxyType(
         "INVALID_CREDENTIAL": CodeFacts("auth"),
         "QUOTA": CodeFacts("balance"),
         "INVALID_REQUEST": _INVALID,
+        # The adapter has learnt from the refusal how else to write the request.
+        "REFUSED_FORM": CodeFacts("invalid_request", True, 3, 0, 0),
         "UNSUPPORTED_CONTENT": _INVALID,
         "UNSUPPORTED_REASONING_EFFORT": _INVALID,
         "INVALID_PREPARED_CALL": _INTERNAL,
-        "NO_ADAPTER": CodeFacts("usage"),
-        "UNKNOWN_MODEL": CodeFacts("usage"),
+        "NO_ADAPTER": _USAGE,
+        "UNKNOWN_MODEL": _USAGE,
+        "USAGE": _USAGE,
+        "CONFIG": _USAGE,
         "CONTEXT_WINDOW_EXCEEDED": CodeFacts("context_overflow"),
         "RATE_LIMIT": CodeFacts("rate_limit", True),
         "OVERLOADED": _OVERLOADED,
@@ -103,6 +111,8 @@ CODES: Mapping[str, CodeFacts] = MappingProxyType(
         "TLS": CodeFacts("network"),
         "TIMEOUT": CodeFacts("timeout", True),
         "MALFORMED_RESPONSE": CodeFacts("malformed_stream", True, 2),
+        # The server threw away what the model wrote as a call.
+        "TOOL_USE_FAILED": CodeFacts("malformed_stream", True, 1),
         "EMPTY_RESPONSE": CodeFacts("empty_response", True, 1),
         "CONTENT_FILTER": CodeFacts("content_filter"),
         "SCRIPT_EXHAUSTED": CodeFacts("script"),
@@ -144,10 +154,16 @@ _REASONS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Send the same messages again after ``delay_ms``; with ``nudge``, add a word to the model first."""
+    """Send the same messages again after ``delay_ms``; with ``nudge``, add a word to the model first.
+
+    ``max_output`` is the output limit of this request in place of the configured one. ``max_retries`` is
+    the limit that was counted against, for the log.
+    """
 
     delay_ms: int
     nudge: bool = False
+    max_output: int | None = None
+    max_retries: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,18 +202,22 @@ def decide(
     """
     facts = facts_of(failure.code)
     cap = facts.max_retries
-    spent = retries_done >= policy.max_retries or (cap is not None and retries_of_code >= cap)
-    if not facts.retryable or spent:
+    most = DEFAULT_MAX_RETRIES if policy.max_retries is None else policy.max_retries
+    spent = retries_done >= most or (cap is not None and retries_of_code >= cap)
+    if failure.fitting_output is not None and not spent and retries_of_code == 0:
+        return Retry(0, max_output=failure.fitting_output, max_retries=most)
+    retryable = facts.retryable if failure.should_retry is None else failure.should_retry
+    if not retryable or spent:
         return GiveUp(reason_of(failure.code))
     nudge = failure.code == "EMPTY_RESPONSE"
     asked = failure.retry_after_ms
     if asked is None:
-        return Retry(_local_delay_ms(policy, facts, retries_done, rand), nudge)
+        return Retry(_local_delay_ms(policy, facts, retries_done, rand), nudge, max_retries=most)
     if asked > policy.max_retry_after_ms or (remaining_ms is not None and asked >= remaining_ms):
         return GiveUp("rate_limited")
     # Never earlier than asked for.
     extra = min(asked * policy.jitter_ratio, MAX_RETRY_AFTER_JITTER_MS) * rand
-    return Retry(asked + int(extra), nudge)
+    return Retry(asked + int(extra), nudge, max_retries=most)
 
 
 def _local_delay_ms(policy: RetryPolicy, facts: CodeFacts, retries_done: int, rand: float) -> int:

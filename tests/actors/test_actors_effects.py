@@ -30,7 +30,7 @@ from dsh_actors.core.messages import (
 )
 from dsh_actors.core.options import Limits
 from dsh_actors.core.policy import ApprovalPolicy, Decision
-from dsh_actors.core.retry import Retry
+from dsh_actors.core.retry import Retry, RetryPolicy
 from dsh_actors.core.scope import Scope
 from dsh_actors.errors import EventRefused, ProtocolError
 from dsh_actors.harness import Harness
@@ -431,6 +431,39 @@ def test_a_retry_after_no_proper_delay_is_refused(stage, delay):
     assert agent.when_idle(DEADLINE_S)
     assert last_end(stage)["error"]["code"] == "PROTOCOL"
     assert_healthy(stage, agent)
+
+
+@pytest.mark.parametrize("output", [0, -1, 0.5, "much", True])
+def test_a_retry_with_no_proper_output_limit_is_refused(stage, output):
+    agent = stage.agent(
+        lambda scope: (
+            scope.intercept("agent/request-error", lambda p, n: Retry(0, max_output=output)) and None
+        )
+    )
+    agent.followup("hello")
+    stage.model.next_stream().send(Finish("error", Failure("too long", "CONTEXT_WINDOW_EXCEEDED")))
+    assert agent.when_idle(DEADLINE_S)
+    assert last_end(stage)["error"]["code"] == "PROTOCOL"
+    assert_healthy(stage, agent)
+
+
+def test_the_lower_of_the_routes_and_the_runs_patience_counts(stage):
+    stage.model.retry_policy = RetryPolicy(max_retries=1, initial_delay_ms=0, max_delay_ms=0)
+    agent = stage.agent(limits=Limits(max_retries=4))
+    agent.followup("hello")
+    for _ in range(2):
+        stage.model.next_stream().send(Finish("error", Failure("reset", "TRANSPORT")))
+    assert agent.when_idle(DEADLINE_S)
+    assert [e.data["maxRetries"] for e in stage.events if e.type == "llm/retry"] == [1]
+
+
+@pytest.mark.parametrize("hint", [{"should_retry": "no"}, {"fitting_output": 1.5}])
+def test_a_failure_with_an_improper_hint_is_malformed(stage, hint):
+    agent = stage.agent(limits=Limits(max_retries=0))
+    agent.followup("hello")
+    stage.model.next_stream().send(Finish("error", Failure("x", "TRANSPORT", **hint)))
+    assert agent.when_idle(DEADLINE_S)
+    assert last_end(stage)["error"]["code"] == "MALFORMED_RESPONSE"
 
 
 # --- prompts and models ---------------------------------------------------------------------------

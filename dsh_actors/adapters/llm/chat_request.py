@@ -8,128 +8,174 @@ bill such a shared prefix at a fraction of the price.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
-from dsh_actors.core.chunks import CallConfig
+from dsh_actors.adapters.llm.chat_assistant import assistant_messages
+from dsh_actors.adapters.llm.dialect import Dialect, is_reasoning
+from dsh_actors.adapters.llm.strict_schema import strict_fault
+from dsh_actors.config.profiles import PROFILES, Profile
 from dsh_actors.core.messages import (
     Block,
     Message,
-    ModelSource,
     OpaqueBlock,
-    ReasoningBlock,
     TextBlock,
-    ToolCallBlock,
     ToolResultBlock,
 )
-from dsh_actors.core.request import ModelRequest, RequestHeader
+from dsh_actors.core.request import ModelRequest, RequestHeader, ToolSchema
 from dsh_actors.core.text import JsonObject, clean_text
+from dsh_actors.errors import UsageError
 
-__all__ = ["ChatEncoder", "wire_arguments", "wire_messages"]
+__all__ = ["ChatEncoder", "wire_messages"]
+
 
 NO_OUTPUT = "(no output)"
 """Stands for an empty tool result, which some servers refuse."""
 
 ERROR_PREFIX = "Error: "
 
+BRIDGE = "I have read the results."
+"""The model's word between a tool's result and a user message, where a server insists on one."""
+
 
 class ChatEncoder:
-    """Encodes the requests of one conversation with one provider.
+    """Encodes the requests of one conversation with one provider, as its ``dialect`` has it."""
 
-    ``parameters`` gives the members beside messages and tools. ``needs_reasoning``: assistant
-    messages with tool calls must carry reasoning, if only an empty one.
-    """
-
-    def __init__(
-        self,
-        provider: str,
-        parameters: Callable[[CallConfig], JsonObject],
-        needs_reasoning: bool = False,
-    ) -> None:
+    def __init__(self, provider: str, dialect: Dialect) -> None:
         self._provider = provider
-        self._parameters = parameters
-        self._needs_reasoning = needs_reasoning
+        self._dialect = dialect
         self._header: RequestHeader | None = None
+        self._profile = dialect.profile
+        self._model = ""
         self._head = b""
         self._messages: list[Message] = []
         self._tail = bytearray()
+        self._ids: dict[str, str] = {}
+        self._last: JsonObject = {}
+        self._last_at = 0
+        self._says_json = False
 
     def encode(self, request: ModelRequest) -> bytes:
-        """The body. Costs what was added since the previous call, and the copy of the bytes."""
-        if request.header is not self._header:
+        """The body. Costs what was added since the previous call, and the copy of the bytes.
+
+        Raises `UsageError` for what the provider's settings do not allow.
+        """
+        profile = self._dialect.profile
+        if request.header is not self._header or profile is not self._profile:
+            # What a message becomes depends on both; on the header's other members it does not.
+            if profile is not self._profile or request.config.model != self._model:
+                self._forget()
+            self._profile, self._model = profile, request.config.model
             self._head = self._encode_head(request.header)
             self._header = request.header
         known = len(self._messages)
         if list(request.messages[:known]) != self._messages:
-            self._messages, self._tail, known = [], bytearray(), 0
+            self._forget()
+            known = 0
         for message in request.messages[known:]:
-            for wire in wire_messages(message, self._provider, self._needs_reasoning):
-                self._tail += b"," + _dump(wire)
+            for wire in wire_messages(message, self._provider, profile, self._model, self._ids):
+                self._put(wire)
             self._messages.append(message)
+        if profile.json_object:
+            self._check_json(request.header)
         # The head ends with "[" where there is no system message; then the first comma goes.
         skip = 1 if self._tail and self._head.endswith(b"[") else 0
         return b"".join((self._head, memoryview(self._tail)[skip:], b"]}"))
 
+    def _forget(self) -> None:
+        self._messages, self._tail, self._ids, self._last = [], bytearray(), {}, {}
+
+    def _put(self, wire: JsonObject) -> None:
+        profile = self._profile
+        if not (profile.bridge_tool_results or profile.merge_same_role):
+            self._tail += b"," + _dump(wire)
+            return
+        before, role = self._last.get("role"), wire["role"]
+        if role == "user" and before == "tool" and profile.bridge_tool_results:
+            self._tail += b"," + _dump(_text_message("assistant", BRIDGE))
+        elif role == "user" == before and profile.merge_same_role:
+            joined = _joined(self._last["content"], wire["content"])
+            if joined is not None:
+                wire = {"role": "user", "content": joined}
+                del self._tail[self._last_at :]
+        self._last, self._last_at = wire, len(self._tail)
+        self._tail += b"," + _dump(wire)
+
+    def _check_json(self, header: RequestHeader) -> None:
+        """DeepSeek and OpenAI refuse this mode unless the conversation names the format."""
+        if not self._says_json:
+            text = (header.system or "").lower().encode("utf-8", "replace") + self._tail.lower()
+            self._says_json = b"json" in text
+        if not self._says_json:
+            raise UsageError("json_object needs the word json in the prompt or the system prompt")
+
     def _encode_head(self, header: RequestHeader) -> bytes:
-        members = self._parameters(header.config)
+        members = self._dialect.parameters(header.config)
         if header.tools:
-            members["tools"] = [{"type": "function", "function": tool.to_json()} for tool in header.tools]
+            strict = self._profile.strict_tools
+            members["tools"] = [_wire_tool(tool, strict) for tool in header.tools]
         head = _dump(members)[:-1] + b',"messages":['
-        return head + _dump(_text_message("system", header.system)) if header.system else head
+        if not header.system:
+            return head
+        role = self._profile.system_role
+        if role == "reasoning":
+            role = "developer" if is_reasoning(header.config.model, self._profile) else "system"
+        return head + _dump(_text_message(role, header.system))
 
 
-def wire_messages(message: Message, provider: str, needs_reasoning: bool = False) -> list[JsonObject]:
-    """What one message becomes on the wire; nothing for an empty assistant message."""
+def _wire_tool(tool: ToolSchema, strict: bool) -> JsonObject:
+    function = tool.to_json()
+    if strict:
+        fault = strict_fault(tool.parameters)
+        if fault is not None:
+            raise UsageError(
+                f"strict_tools: the tool {tool.name} does not fit: {fault};"
+                " leave it out with --tools, or turn strict_tools off"
+            )
+        function["strict"] = True
+    return {"type": "function", "function": function}
+
+
+def _joined(first: Any, second: Any) -> str | list[Any] | None:
+    """The content of two messages as that of one."""
+    if isinstance(first, str) and isinstance(second, str):
+        return f"{first}\n\n{second}"
+    if isinstance(first, list) and isinstance(second, list):
+        return [*first, *second]
+    return None
+
+
+def wire_messages(
+    message: Message,
+    provider: str,
+    profile: Profile = PROFILES["generic"],
+    model: str | None = None,
+    ids: dict[str, str] | None = None,
+) -> list[JsonObject]:
+    """What one message becomes on the wire; nothing for an empty assistant message.
+
+    ``model`` is the one that is asked; None for the one that wrote the message. ``ids`` holds the ids of
+    calls that go under another one, and is kept up to date.
+    """
+    ids = {} if ids is None else ids
     if message.role == "assistant":
-        return _assistant(message, provider, needs_reasoning)
+        return assistant_messages(message, provider, profile, model, ids)
     results = [block for block in message.content if isinstance(block, ToolResultBlock)]
     text = "".join(_shown(block) for block in message.content if not isinstance(block, ToolResultBlock))
     wire = [_text_message(message.role, text)] if text or not results else []
-    wire.extend(_tool_result(result) for result in results)
+    wire.extend(_tool_result(result, ids) for result in results)
     return wire
-
-
-def _assistant(message: Message, provider: str, needs_reasoning: bool) -> list[JsonObject]:
-    text = "".join(block.text for block in message.content if isinstance(block, TextBlock))
-    calls = [_tool_call(block) for block in message.content if isinstance(block, ToolCallBlock)]
-    wire = _text_message("assistant", text)
-    source = message.source
-    if isinstance(source, ModelSource) and source.provider == provider:
-        wire.update(_reasoning(message, source.replay_state))
-    if not text and not calls and len(wire) == 2:
-        return []
-    if calls:
-        if needs_reasoning and len(wire) == 2:
-            wire["reasoning_content"] = ""
-        wire["tool_calls"] = calls
-    return [wire]
-
-
-def _reasoning(message: Message, replay_state: JsonObject | None) -> JsonObject:
-    """Reasoning goes back unchanged, under the name it came with."""
-    response: Any = (replay_state or {}).get("response")
-    if not isinstance(response, dict):
-        response = {}
-    if response.get("reasoning_details"):
-        return {"reasoning_details": response["reasoning_details"]}
-    text = "".join(block.text for block in message.content if isinstance(block, ReasoningBlock))
-    return {response.get("reasoningKey", "reasoning_content"): clean_text(text)} if text else {}
 
 
 def _text_message(role: str, text: str) -> JsonObject:
     return {"role": role, "content": clean_text(text)}
 
 
-def _tool_call(block: ToolCallBlock) -> JsonObject:
-    function = {"name": clean_text(block.name), "arguments": wire_arguments(block.arguments)}
-    return {"id": clean_text(block.id), "type": "function", "function": function}
-
-
-def _tool_result(block: ToolResultBlock) -> JsonObject:
+def _tool_result(block: ToolResultBlock, ids: dict[str, str]) -> JsonObject:
     text = "".join(map(_shown, block.content)) or NO_OUTPUT
     if block.is_error and not text.startswith(ERROR_PREFIX):
         text = ERROR_PREFIX + text
-    return {"role": "tool", "tool_call_id": clean_text(block.tool_call_id), "content": clean_text(text)}
+    call_id = ids.get(block.tool_call_id) or clean_text(block.tool_call_id)
+    return {"role": "tool", "tool_call_id": call_id, "content": clean_text(text)}
 
 
 def _shown(block: Block) -> str:
@@ -140,31 +186,6 @@ def _shown(block: Block) -> str:
         case OpaqueBlock():
             return f"[{block.data.get('type', 'content')} not shown: this model reads text only]"
     return ""
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-_strict_loads = json.JSONDecoder(parse_constant=_refuse_constant).decode
-
-
-def wire_arguments(raw: str) -> str:
-    """``raw`` as it came where it is a JSON object, what it holds where it is one inside a string.
-
-    Anything else becomes ``{}``: some servers refuse the whole conversation otherwise.
-    """
-    for _ in range(2):
-        try:
-            value = _strict_loads(raw)
-        except (ValueError, RecursionError):
-            return "{}"
-        if isinstance(value, dict):
-            return clean_text(raw)
-        if not isinstance(value, str):
-            return "{}"
-        raw = value
-    return "{}"
 
 
 def _dump(value: JsonObject) -> bytes:

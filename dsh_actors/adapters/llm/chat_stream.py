@@ -60,9 +60,13 @@ class ChatStream(ReplyStream):
     finishes = _FINISHES
 
     def __init__(
-        self, headers: Mapping[str, str], id_salt: Callable[[], str], secret: str | None = None
+        self,
+        headers: Mapping[str, str],
+        id_salt: Callable[[], str],
+        secret: str | None = None,
+        meanings: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(headers, secret)
+        super().__init__(headers, secret, meanings)
         self._salt: str | None = None
         self._id_salt = id_salt
         self._text: tuple[int, Fragments] | None = None
@@ -100,6 +104,11 @@ class ChatStream(ReplyStream):
         if choices and type(choices) is list:
             for choice in choices:
                 self._choice(choice, out)
+        elif "base_resp" in payload:
+            refused = error_of_payload(payload)
+            if refused is not None:
+                self.fail(self.failure_of(refused))
+                return
         groq = payload.get("x_groq")
         if groq and isinstance(groq, dict):
             self._note_usage(groq.get("usage"))

@@ -39,11 +39,13 @@ READ_BYTES = 16_384
 class Held(Protocol):
     """A call that holds a connection. ``read_timeout_s`` is the socket's patience, in seconds.
 
-    ``wire`` is the socket of a connection that is being made: shutting it down ends that.
+    ``wire`` is the socket of a connection that is being made: shutting it down ends that. ``is_new``:
+    its connection was made for it.
     """
 
     connection: Any
     wire: socket.socket | None
+    is_new: bool
     read_timeout_s: float
 
     def check(self) -> None:
@@ -140,6 +142,7 @@ class _Tracked:
             super().connect()  # type: ignore[misc]
             return
         exchange.connection = self
+        exchange.is_new = True
         try:
             super().connect()  # type: ignore[misc]
         finally:

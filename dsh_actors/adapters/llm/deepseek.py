@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from dsh_actors.adapters.llm.dialect import limited_output, sampling
+from dsh_actors.adapters.llm.dialect import limited_output, request_members
 from dsh_actors.adapters.llm.settings import ModelFacts
+from dsh_actors.config.profiles import PROFILES, Profile
 from dsh_actors.core.chunks import CallConfig
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import UsageError
@@ -43,11 +44,16 @@ _ALIASES = {
 
 
 class DeepSeekDialect:
-    """Says explicitly whether to think and how much to write: the server's own defaults are small."""
+    """Says explicitly whether to think and how much to write: the server's own defaults are small.
+
+    Sends no ``user_id``: it would part the cache by session, and a forked session would pay for all that
+    it shares with its parent.
+    """
 
     models: tuple[ModelFacts, ...] | None = MODELS
-    # Thinking mode refuses a conversation in which a tool turn came without its reasoning.
-    needs_reasoning = True
+
+    def __init__(self, profile: Profile = PROFILES["deepseek"]) -> None:
+        self.profile = profile
 
     def resolve(self, config: CallConfig, facts: ModelFacts | None) -> CallConfig:
         """Raises `UsageError` for an effort that DeepSeek has no word for."""
@@ -63,12 +69,7 @@ class DeepSeekDialect:
 
     def parameters(self, config: CallConfig) -> JsonObject:
         effort = config.reasoning_effort
-        members: JsonObject = {
-            "model": config.model,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "thinking": {"type": "disabled" if effort == "off" else "enabled"},
-        }
+        thinking: JsonObject = {"thinking": {"type": "disabled" if effort == "off" else "enabled"}}
         if effort not in (None, "off"):
-            members["reasoning_effort"] = effort
-        return members | sampling(config)
+            thinking["reasoning_effort"] = effort
+        return request_members(config, self.profile, thinking)

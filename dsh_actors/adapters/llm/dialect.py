@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from dsh_actors.adapters.llm.settings import ModelFacts
+from dsh_actors.config.profiles import PROFILES, Profile
 from dsh_actors.core.chunks import CallConfig
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import UsageError
 
-__all__ = ["Dialect", "OpenAiDialect", "limited_output"]
+__all__ = ["Dialect", "ProfileDialect", "is_reasoning", "limited_output", "request_members"]
 
 
 class Dialect(Protocol):
     """One vendor's reading of the common request."""
 
-    @property
-    def models(self) -> tuple[ModelFacts, ...] | None:
-        """The vendor's catalogue; None where there is none."""
+    models: tuple[ModelFacts, ...] | None
+    """The vendor's catalogue; None where there is none."""
 
-    @property
-    def needs_reasoning(self) -> bool:
-        """Whether assistant messages with tool calls must carry reasoning."""
+    profile: Profile
+    """How messages and tools are written and answers read; replaced when a server refuses its form."""
 
     def resolve(self, config: CallConfig, facts: ModelFacts | None) -> CallConfig:
         """Fill in the model's defaults and settle on its words. Raises `UsageError`."""
@@ -31,36 +31,79 @@ class Dialect(Protocol):
         """The body's members beside tools and messages, for a resolved configuration."""
 
 
-class OpenAiDialect:
-    """Plain OpenAI style: nothing is sent that was not asked for."""
+class ProfileDialect:
+    """OpenAI style with a vendor's switches: nothing is sent that was not asked for."""
 
     models: tuple[ModelFacts, ...] | None = None
-    needs_reasoning = False
+
+    def __init__(self, profile: Profile = PROFILES["generic"]) -> None:
+        self.profile = profile
 
     def resolve(self, config: CallConfig, facts: ModelFacts | None) -> CallConfig:
+        """Raises `UsageError` where an effort was asked for that the server has no member for."""
+        effort = config.reasoning_effort
+        if self.profile.thinking_style == "none" and effort not in (None, "off"):
+            raise UsageError(
+                f"{config.provider} takes no reasoning effort",
+                code="UNSUPPORTED_REASONING_EFFORT",
+                hint=f"leave it out, or set thinking_style in [providers.{config.provider}.quirks]",
+            )
+        if config.temperature is not None and (
+            self.profile.omit_temperature or is_reasoning(config.model, self.profile)
+        ):
+            config = dataclasses.replace(config, temperature=None)
         return limited_output(config, facts)
 
     def parameters(self, config: CallConfig) -> JsonObject:
-        members: JsonObject = {
-            "model": config.model,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        if config.reasoning_effort not in (None, "off"):
-            members["reasoning_effort"] = config.reasoning_effort
-        return members | sampling(config)
+        effort = config.reasoning_effort
+        thinking = {} if effort is None else _THINKING[self.profile.thinking_style](effort, self.profile)
+        return request_members(config, self.profile, thinking)
 
 
-def sampling(config: CallConfig) -> JsonObject:
-    """The members that all servers name alike; those not set are left out."""
-    members: JsonObject = {}
-    if config.max_tokens is not None:
-        members["max_tokens"] = config.max_tokens
-    if config.temperature is not None:
-        members["temperature"] = config.temperature
-    if config.stop:
-        members["stop"] = list(config.stop)
-    return members
+def _effort(effort: str, profile: Profile) -> JsonObject:
+    word = profile.effort_off if effort == "off" else effort
+    return {"reasoning_effort": word} if word else {}
+
+
+def _openrouter(effort: str, profile: Profile) -> JsonObject:
+    return {"reasoning": {"enabled": False} if effort == "off" else {"effort": effort}}
+
+
+_THINKING: Mapping[str, Callable[[str, Profile], JsonObject]] = {
+    "none": lambda effort, profile: {},
+    "effort": _effort,
+    "deepseek": lambda effort, profile: _switch(effort) | _effort(effort, profile),
+    "switch": lambda effort, profile: _switch(effort),
+    "qwen": lambda effort, profile: {"enable_thinking": effort != "off"},
+    "openrouter": _openrouter,
+    "template": lambda effort, profile: {"chat_template_kwargs": {"enable_thinking": effort != "off"}},
+}
+"""How an effort that was asked for is written, by `Profile.thinking_style`."""
+
+
+def _switch(effort: str) -> JsonObject:
+    return {"thinking": {"type": "disabled" if effort == "off" else "enabled"}}
+
+
+def is_reasoning(model: str, profile: Profile) -> bool:
+    """Whether the model is one of the profile's ``reasoning_models``."""
+    return model.startswith(profile.reasoning_models) if profile.reasoning_models else False
+
+
+def request_members(config: CallConfig, profile: Profile, thinking: JsonObject) -> JsonObject:
+    """All members beside tools and messages, in their fixed order; those not set are left out."""
+    members: JsonObject = {"model": config.model, "stream": True}
+    if profile.stream_options:
+        members["stream_options"] = {"include_usage": True}
+    members |= thinking
+    optional: dict[str, Any] = {
+        profile.max_tokens_field: config.max_tokens,
+        "temperature": config.temperature,
+        "stop": list(config.stop) or None,
+        "response_format": {"type": "json_object"} if profile.json_object else None,
+    }
+    members |= {name: value for name, value in optional.items() if value is not None}
+    return members | dict(profile.extra_body)
 
 
 def limited_output(config: CallConfig, facts: ModelFacts | None) -> CallConfig:

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from dsh_actors.adapters.llm.wording import is_context_overflow, is_quota, is_rate_limit
@@ -23,13 +24,20 @@ __all__ = [
     "clean_message",
     "error_of_payload",
     "error_of_text",
+    "fitting_output",
     "http_failure",
     "looks_like_events",
     "request_id",
     "retry_after_ms",
+    "should_retry",
 ]
 
 MAX_MESSAGE_CHARS = 300
+
+MIN_OUTPUT = 1_024
+"""An answer in fewer tokens than this is not worth a request."""
+
+_NO_MEANINGS: Mapping[str, str] = MappingProxyType({})
 
 _INVALID_STATUSES = frozenset({400, 404, 405, 409, 413, 415, 422})
 _MARKUP = re.compile(r"<(script|style)\b.*?</\1\s*>|<[^<>]{0,1000}>", re.IGNORECASE | re.DOTALL)
@@ -80,6 +88,10 @@ def error_of_payload(payload: Any) -> ErrorBody | None:
     error = payload.get("error")
     if isinstance(error, dict):
         return _error_object(error)
+    base = payload.get("base_resp")
+    if isinstance(base, dict) and base.get("status_code"):
+        # MiniMax answers with status 200 and its own code here.
+        return ErrorBody(message=str(base.get("status_msg") or ""), code=_word(base["status_code"]))
     if error:
         return ErrorBody(message=str(error), code=_word(payload.get("code")), status=_status(payload))
     has_text = "message" in payload or "detail" in payload
@@ -111,28 +123,76 @@ def _status(error: dict[str, Any]) -> int | None:
 
 
 def http_failure(
-    status: int, headers: Mapping[str, str], body: bytes, now_ms: int, secret: str | None = None
+    status: int,
+    headers: Mapping[str, str],
+    body: bytes,
+    now_ms: int,
+    secret: str | None = None,
+    meanings: Mapping[str, str] = _NO_MEANINGS,
 ) -> Failure:
-    """The failure that a response with a status other than 200 stands for."""
+    """What a response with a status other than 200 stands for. ``meanings``: see `body_failure`."""
     if 300 <= status < 400:
         text = f"HTTP {status}: the server redirects; set base_url to the final address"
         return Failure(text, "INVALID_REQUEST", status, None, request_id(headers))
     error = error_of_text(body) or ErrorBody(message=body.decode("utf-8", "replace"))
     message = clean_message(error.message, secret) or "no message"
+    code = _meant(error, status, meanings) or _code(error, status)
     return Failure(
         f"HTTP {status}: {message}",
-        _code(error, status),
+        code,
         status,
         retry_after_ms(headers, now_ms),
         request_id(headers),
+        should_retry(headers),
+        fitting_output(error.message) if code == "CONTEXT_WINDOW_EXCEEDED" else None,
     )
 
 
-def body_failure(error: ErrorBody, headers: Mapping[str, str], secret: str | None = None) -> Failure:
-    """The failure that an error object in a response with status 200 stands for."""
+def body_failure(
+    error: ErrorBody,
+    headers: Mapping[str, str],
+    secret: str | None = None,
+    meanings: Mapping[str, str] = _NO_MEANINGS,
+) -> Failure:
+    """The failure that an error object in a response with status 200 stands for.
+
+    ``meanings``: codes of ours by the vendor's codes, types and statuses, lower case; they come before
+    the common table.
+    """
     message = clean_message(error.message, secret) or "the provider reported an error without a message"
-    code = _code(error, error.status, in_stream=True)
+    code = _meant(error, error.status, meanings) or _code(error, error.status, in_stream=True)
     return Failure(message, code, error.status, None, request_id(headers))
+
+
+def _meant(error: ErrorBody, status: int | None, meanings: Mapping[str, str]) -> str | None:
+    if not meanings:
+        return None
+    words = (error.code.lower(), error.type.lower(), str(status))
+    return next((meanings[word] for word in words if word in meanings), None)
+
+
+_WINDOW = re.compile(r"context (?:length|window) (?:is|of) (\d+)", re.IGNORECASE)
+_PROMPT = re.compile(
+    r"\((\d+) (?:in the messages|of text input|input tokens)|has (\d+) input tokens", re.IGNORECASE
+)
+
+
+def fitting_output(message: str) -> int | None:
+    """The output limit with which a refused request would fit, where the text gives window and prompt.
+
+    DeepSeek and vLLM count the asked-for output against the window. None where too little would be left.
+    """
+    window, prompt = _WINDOW.search(message[:8_192]), _PROMPT.search(message[:8_192])
+    if window is None or prompt is None:
+        return None
+    left = int(window[1]) - int(prompt[1] or prompt[2])
+    left -= max(64, left // 100)  # servers count a little differently from one request to the next
+    return left if left >= MIN_OUTPUT else None
+
+
+def should_retry(headers: Mapping[str, str]) -> bool | None:
+    """The server's own word on whether to try again; None where it says nothing."""
+    return {"true": True, "false": False}.get(headers.get("x-should-retry", "").strip().lower())
 
 
 _ACCESS_CODES = frozenset(
@@ -144,7 +204,7 @@ def _code(error: ErrorBody, status: int | None, in_stream: bool = False) -> str:
     """The status decides before type and code: some vendors use one code for everything."""
     words, kind = error.words, error.type.lower()
     filtered = "content_filter" in f"{kind} {error.code.lower()}"
-    overflow = is_context_overflow(words)
+    overflow = is_context_overflow(words) or error.code == "1261"
     is_access = "authentication" in kind or "permission" in kind or error.code.lower() in _ACCESS_CODES
     if status in (401, 403) or is_access:
         return _access_code(error, status, filtered)

@@ -7,10 +7,12 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import dsh_actors
 from dsh_actors.adapters.llm.errors import error_of_text, http_failure, looks_like_events
+from dsh_actors.adapters.llm.guards import overflow_of
 from dsh_actors.adapters.llm.patience import Patience
 from dsh_actors.adapters.llm.reply_stream import ReplyStream
 from dsh_actors.adapters.llm.settings import ModelFacts, ProviderConfig, without_password
@@ -68,6 +70,22 @@ class HttpProvider(ABC):
     def _reply(self, headers: Mapping[str, str], id_salt: Callable[[], str], secret: str) -> ReplyStream:
         """The reader of one response; ``id_salt`` gives a text that no other response gets."""
 
+    def _retired(self, model: str) -> str | None:
+        """What the vendor offers in place of a model that it no longer serves."""
+        return None
+
+    def _meanings(self) -> Mapping[str, str]:
+        """What the vendor's error codes mean where the common table would misread them."""
+        return {}
+
+    def _judged(self, failure: Failure, body: bytes, window: int | None) -> Failure:
+        """A failure seen together with the request; ``window`` is the model's context in tokens."""
+        return failure
+
+    def _oddity(self, chunks: Sequence[Chunk], body: bytes) -> str | None:
+        """A warning about a complete reply that is not what it seems."""
+        return None
+
     # --- preparing ----------------------------------------------------------------------------
 
     def prepare(self, config: CallConfig) -> PreparedCall:
@@ -92,6 +110,13 @@ class HttpProvider(ABC):
             return None
         facts = self._models.get(model)
         if facts is None and self._config.builtin_url:
+            successor = self._retired(model)
+            if successor is not None:
+                raise UsageError(
+                    f"{self.name} has retired the model {model!r}",
+                    code="UNKNOWN_MODEL",
+                    hint=f"use {self.name}/{successor}",
+                )
             import difflib  # only for the text of this error
 
             near = difflib.get_close_matches(model, self._models, 1, 0.4) or list(self._models)[:1]
@@ -155,9 +180,10 @@ class HttpProvider(ABC):
                 yield [_finish_of_abort(control, patience) or Finish("error", failure)]
                 return
             if response.status == 200:
-                yield from self._read(exchange, response.headers, body, control, patience)
+                yield from self._read(exchange, response.headers, call, body, control, patience)
             else:
-                yield [self._refusal(exchange, response.status, response.headers, control)]
+                finish = self._refusal(exchange, response.status, response.headers, control)
+                yield self._checked([finish], call, body)
         finally:
             if exchange is not None:
                 exchange.close()
@@ -176,12 +202,32 @@ class HttpProvider(ABC):
         if control.aborted == "cancelled":
             return _CANCELLED
         now_ms = int(time.time() * 1000)
-        return Finish("error", http_failure(status, headers, body, now_ms, self._key))
+        return Finish("error", http_failure(status, headers, body, now_ms, self._key, self._meanings()))
+
+    def _checked(
+        self, chunks: list[Chunk], call: PreparedCall, body: bytes, warnings: set[str] | None = None
+    ) -> list[Chunk]:
+        """The end of a reply, held against its request and its counts of tokens."""
+        finish = chunks[-1]
+        if not isinstance(finish, Finish) or finish.kind == "aborted":
+            return chunks
+        window = call.context_window
+        if finish.failure is not None:
+            judged = self._judged(finish.failure, body, window)
+            return [*chunks[:-1], replace(finish, failure=judged)]
+        overflow = overflow_of(chunks, window)
+        if overflow is not None:
+            return [*chunks[:-1], Finish("error", overflow)]
+        odd = self._oddity(chunks, body)
+        if odd is not None and warnings is not None:
+            warnings.add(odd)
+        return chunks
 
     def _read(
         self,
         exchange: Exchange,
         headers: Mapping[str, str],
+        call: PreparedCall,
         body: bytes,
         control: StreamControl,
         patience: Patience,
@@ -197,7 +243,8 @@ class HttpProvider(ABC):
             reply.fail(Failure(str(error), "MALFORMED_RESPONSE"))
         except NETWORK_ERRORS as error:
             failure = self._network_failure(error, patience)
-        yield _ending(source, reply, _finish_of_abort(control, patience), failure)
+        finish = _finish_of_abort(control, patience)
+        yield self._checked(_ending(source, reply, finish, failure), call, body, reply.warnings)
         if reply.warnings:
             _log.info("%s: odd response: %s", self.name, ", ".join(sorted(reply.warnings)))
         if reply.is_over:

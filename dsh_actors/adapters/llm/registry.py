@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from dsh_actors.adapters.llm.settings import ProviderConfig
+from dsh_actors.config.profiles import PROFILES
 from dsh_actors.errors import ConfigError, UsageError
 from dsh_actors.ports import LlmProvider
 
@@ -14,6 +15,8 @@ __all__ = ["ModelRoutes", "build_provider", "register_type"]
 def _openai_compatible(config: ProviderConfig) -> LlmProvider:
     from dsh_actors.adapters.llm.openai_compatible import OpenAiCompatibleProvider
 
+    if config.profile.name == "deepseek":
+        return _deepseek(config)
     return OpenAiCompatibleProvider(config)
 
 
@@ -21,7 +24,8 @@ def _deepseek(config: ProviderConfig) -> LlmProvider:
     from dsh_actors.adapters.llm.deepseek import DeepSeekDialect
     from dsh_actors.adapters.llm.openai_compatible import OpenAiCompatibleProvider
 
-    return OpenAiCompatibleProvider(config, DeepSeekDialect())
+    profile = PROFILES["deepseek"] if config.profile is PROFILES["generic"] else config.profile
+    return OpenAiCompatibleProvider(config, DeepSeekDialect(profile))
 
 
 def _anthropic(config: ProviderConfig) -> LlmProvider:

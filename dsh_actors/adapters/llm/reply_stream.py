@@ -28,13 +28,18 @@ class ReplyStream(ABC):
     """One response. Feed events until `is_over`, then ask for the chunks that end it.
 
     ``reason`` is the wire's finish reason once it is known; ``is_silent`` until the first event;
-    ``warnings`` names what was odd but could be used. ``finishes`` maps the wire's reasons for a
-    reply that can be used.
+    ``warnings`` names what was odd but could be used. ``meanings``: see `errors.body_failure`.
+    ``finishes`` maps the wire's reasons for a reply that can be used.
     """
 
     finishes: ClassVar[Mapping[str, FinishKind]]
 
-    def __init__(self, headers: Mapping[str, str], secret: str | None = None) -> None:
+    def __init__(
+        self,
+        headers: Mapping[str, str],
+        secret: str | None = None,
+        meanings: Mapping[str, str] | None = None,
+    ) -> None:
         self.is_over = False
         self.is_silent = True
         self.reason: str | None = None
@@ -43,6 +48,7 @@ class ReplyStream(ABC):
         self.warnings: set[str] = set()
         self._headers = headers
         self._secret = secret
+        self._meanings = meanings or {}
         self._count = 0
 
     @abstractmethod
@@ -79,7 +85,7 @@ class ReplyStream(ABC):
         return Failure(clean_message(message, self._secret), code, None, None, request_id(self._headers))
 
     def failure_of(self, error: ErrorBody) -> Failure:
-        return body_failure(error, self._headers, self._secret)
+        return body_failure(error, self._headers, self._secret, self._meanings)
 
     def fail(self, failure: Failure) -> None:
         """End the response with a failure; events that follow are ignored."""

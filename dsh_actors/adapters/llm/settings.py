@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit, urlunsplit
 
+from dsh_actors.config.profiles import PROFILES, Profile
 from dsh_actors.core.retry import RetryPolicy
 from dsh_actors.errors import ConfigError
 
-__all__ = ["ModelFacts", "ProviderConfig", "without_password"]
+__all__ = ["ModelFacts", "ProviderConfig", "endpoint", "without_password"]
 
 _TIMES = (
     "connect_timeout_s",
@@ -18,6 +19,15 @@ _TIMES = (
     "queue_timeout_s",
     "total_timeout_s",
 )
+
+
+def endpoint(base_url: str, path: str, beta_path: str = "") -> str:
+    """``path`` below a base URL, whose query stays at the end. ``beta_path`` replaces a final ``/v1``."""
+    parts = urlsplit(base_url)
+    base = parts.path.rstrip("/")
+    if beta_path and not base.endswith(beta_path):
+        base = base.removesuffix("/v1") + beta_path
+    return urlunsplit(parts._replace(path=base + path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +55,7 @@ class ProviderConfig:
     that the key should have come from; None for a server that needs no key. ``ca_file`` holds the
     certificates that its own is checked against, None for those of the environment.
 
+    ``headers`` are sent as they are; ``profile`` says what is peculiar about the server.
     ``max_concurrency`` is how many calls at once the gateway allows; as many connections are kept.
 
     Times, each of one attempt: ``connect_timeout_s`` until there is a connection, ``first_event_timeout_s``
@@ -69,6 +80,7 @@ class ProviderConfig:
     max_concurrency: int = 256
     headers: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
     retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
+    profile: Profile = PROFILES["generic"]
 
     def __post_init__(self) -> None:
         try:

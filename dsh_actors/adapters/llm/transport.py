@@ -100,6 +100,7 @@ class Exchange:
         self.wire: socket.socket | None = None
         self.on_connected: Callable[[], None] | None = None
         self.read_timeout_s = transport.read_timeout_s
+        self.is_new = False
         self._transport = transport
         self._control = control
         self._response: BaseHTTPResponse | None = None
@@ -117,10 +118,21 @@ class Exchange:
             self.on_connected()
 
     def send(self, body: bytes) -> BaseHTTPResponse:
+        """Send and wait for the response's head.
+
+        A kept connection that the server closed in the meantime is replaced once: nothing of a response
+        had come, so the request was not taken.
+        """
         self.check()
         running.exchange = self
         try:
-            self._response = self._transport.send(body)
+            try:
+                self._response = self._transport.send(body)
+            except NETWORK_ERRORS as error:
+                if self.is_new or not _was_stale(error):
+                    raise
+                self.check()
+                self._response = self._transport.send(body)
         finally:
             running.exchange = None
         return self._response
@@ -172,6 +184,12 @@ class Exchange:
         if self._response is not None:
             self._response.close()
             self._response.release_conn()
+
+
+def _was_stale(error: BaseException) -> bool:
+    """Whether the peer had closed or reset the connection before it answered anything."""
+    kinds = (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError)
+    return any(isinstance(link, kinds) for link in _chain(error))
 
 
 def network_failure(error: BaseException, endpoint: str, secret: str | None = None) -> Failure:

@@ -37,6 +37,7 @@ _CONTEXT = (
     r"prompt token count( of \d+)? exceeds the limit",
     r"input( token)? length too long",
     r"range of input length",
+    r"inputs?`? tokens \+ `?max new tokens`? must be",
     r"reduce the length of the (messages|prompt|input)",
 )
 

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsh_actors.adapters.llm.chat_request import ChatEncoder, wire_arguments, wire_messages
+from dsh_actors.adapters.llm.chat_assistant import wire_arguments
+from dsh_actors.adapters.llm.chat_request import ChatEncoder, wire_messages
 from dsh_actors.adapters.llm.deepseek import DeepSeekDialect
 from dsh_actors.adapters.llm.openai_compatible import OpenAiCompatibleProvider
 from dsh_actors.adapters.llm.registry import ModelRoutes, build_provider, register_type
 from dsh_actors.adapters.llm.settings import ModelFacts, ProviderConfig
+from dsh_actors.config.profiles import PROFILES
 from dsh_actors.core.chunks import CallConfig
 from dsh_actors.core.messages import (
     Message,
@@ -51,7 +53,7 @@ def result(text: str, is_error: bool = False, call: str = "c1") -> Message:
 
 
 def encoder() -> ChatEncoder:
-    return ChatEncoder("deepseek", DeepSeekDialect().parameters, needs_reasoning=True)
+    return ChatEncoder("deepseek", DeepSeekDialect())
 
 
 CALL = ToolCallBlock("c1", "bash", '{"command": "ls"}')
@@ -92,7 +94,7 @@ def test_reasoning_goes_back_under_the_name_it_came_with() -> None:
 
 
 def test_a_tool_turn_without_reasoning_gets_an_empty_one_where_it_is_required() -> None:
-    (wire,) = wire_messages(assistant(CALL, provider="other"), "deepseek", needs_reasoning=True)
+    (wire,) = wire_messages(assistant(CALL, provider="other"), "deepseek", PROFILES["deepseek"])
     assert wire["reasoning_content"] == ""
     assert "reasoning_content" not in wire_messages(assistant(CALL), "deepseek")[0]
 

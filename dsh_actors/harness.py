@@ -322,7 +322,8 @@ class Harness:
         return ref
 
     def _workers(self) -> dict[str, tuple[Address, WorkerSpec]]:
-        streams = GatewayState(self.providers, self._redactor)
+        limits = {name: each.max_concurrency for name, each in self.config.providers.items()}
+        streams = GatewayState(self.providers, self._redactor, limits=limits)
         slots = Slots(MAX_TOOL_CALLS_AT_ONCE)
         running: RunningCalls = {}
         window_s = self.config.session.write_window_ms / 1000

@@ -71,8 +71,11 @@ class StreamControl(Protocol):
     def on_abort(self, callback: Callable[[], None]) -> None:
         """Register what wakes a blocked read (shut the socket down). Called at most once."""
 
-    def expect_within(self, seconds: float) -> None:
-        """Abort with ``"timeout"`` unless this is called again, or the stream ends, in time."""
+    def expect_within(self, seconds: float, otherwise: str | None = None) -> None:
+        """Abort with ``"timeout"`` unless this is called again, or the stream ends, in time.
+
+        ``otherwise`` is what to say of a stream that had to be ended without a word of its own.
+        """
 
 
 class LlmProvider(Protocol):

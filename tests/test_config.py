@@ -115,6 +115,11 @@ def test_a_project_cannot_reach_for_credentials_endpoints_or_approval(world: Wor
         ('[providers.x]\nbase_url = "ftp://h"\n', ["providers.x", "https://host/v1"]),
         ('[providers.x]\nbase_url = "https://h:port"\n', ["providers.x", "https://host/v1"]),
         ('[providers.x]\nbase_url = "https://h"\n[[providers.x.models]]\n', ["models[0]", "id is missing"]),
+        ('[providers.openai]\nmax_concurrency = 0\n', ["providers.openai", "max_concurrency", "not 0"]),
+        ('[providers.openai]\nmax_concurrency = "4"\n', ["max_concurrency", "whole number"]),
+        ('[providers.openai]\nca_file = "ca.pem"\n', ["ca_file", "absolute path", "'ca.pem'"]),
+        ("[model]\ntotal_timeout_s = 0\n", ["model.total_timeout_s", "duration"]),
+        ("[model]\nqueue_timout_s = 5\n", ["model.queue_timeout_s"]),
     ],
 )
 def test_a_mistake_is_refused_with_its_file_and_the_nearest_right_word(
@@ -196,11 +201,13 @@ def test_looking_creates_nothing_and_preparing_creates_a_private_folder(tmp_path
 def test_a_provider_of_the_users_own(world: World) -> None:
     world.user(
         '[providers.lab]\nbase_url = "http://127.0.0.1:1/v1/"\napi_key_env = "LAB_KEY"\n'
+        'max_concurrency = 3\nca_file = "/etc/lab.pem"\n'
         '[[providers.lab.models]]\nid = "m"\ncontext_window = 1000\nprice = { input = 1, output = 2.5 }\n'
     )
     config = world.load()
     lab = config.providers["lab"]
     assert (lab.type, lab.base_url, lab.builtin_url) == ("openai_compatible", "http://127.0.0.1:1/v1", False)
+    assert (lab.max_concurrency, lab.ca_file) == (3, "/etc/lab.pem")
     assert config.price("lab/m") == Price(1.0, 2.5)
     assert config.price("lab/other") is None and config.price("nowhere/m") is None
 

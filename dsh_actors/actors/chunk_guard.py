@@ -49,6 +49,9 @@ class ChunkGuard:
         for chunk in chunks:
             if self.finished:
                 break
+            if self._goes_on(chunk):
+                taken.append(chunk)
+                continue
             try:
                 good = self._checked(chunk)
             except Exception as error:
@@ -58,6 +61,23 @@ class ChunkGuard:
             self.finished = type(good) is Finish
             taken.append(good)
         return tuple(taken)
+
+    def _goes_on(self, chunk: Any) -> bool:
+        """Whether this is the usual chunk, which needs no further look: more ASCII text for an open block."""
+        kind = type(chunk)
+        if kind is TextDelta or kind is ReasoningDelta:
+            text, block_type = chunk.text, "text" if kind is TextDelta else "reasoning"
+        elif kind is ToolCallDelta and chunk.name is None and type(chunk.id) is str and chunk.id.isascii():
+            text, block_type = chunk.arguments, "tool-call"
+        else:
+            return False
+        index = chunk.index
+        return (
+            type(text) is str
+            and text.isascii()
+            and type(index) is int
+            and self._blocks.get(index) == block_type
+        )
 
     def _checked(self, chunk: Any) -> Chunk:
         kind = type(chunk)

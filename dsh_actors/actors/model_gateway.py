@@ -32,6 +32,11 @@ __all__ = ["GatewayState", "ModelGatewayActor", "Route", "StreamHold"]
 ABORT_GRACE_S = 0.05
 """A reader that was not woken by its own abort is ended after this."""
 
+MAX_STREAMS = 256
+
+LAST_LOOK_S = 0.02
+"""How long past its time a silent stream may still speak, besides the time that this process was late."""
+
 
 @dataclass(eq=False, slots=True)
 class Route:
@@ -53,6 +58,8 @@ class StreamHold:
         self._deadline = 0.0
         self._armed_for = 0.0
         self._timer: Timer | None = None
+        self._is_last_look = False
+        self.otherwise: str | None = None
 
     def on_abort(self, callback: Callable[[], None]) -> None:
         if self.aborted is not None:
@@ -60,8 +67,10 @@ class StreamHold:
         else:
             self._wake = callback
 
-    def expect_within(self, seconds: float) -> None:
+    def expect_within(self, seconds: float, otherwise: str | None = None) -> None:
         self._deadline = self._clock.monotonic() + seconds
+        self.otherwise = otherwise
+        self._is_last_look = False
         # One timer serves many events: it is armed anew only to fire earlier.
         if self._timer is None or self._deadline < self._armed_for:
             self._arm(seconds)
@@ -93,6 +102,11 @@ class StreamHold:
             return
         if left > 0:
             self._arm(left)
+        elif not self._is_last_look:
+            # Where this process was held up, what came meanwhile has not been read yet. It is late by as
+            # much as its work piles up, so the readers get as long again.
+            self._is_last_look = True
+            self._arm(LAST_LOOK_S - left)
         else:
             self._expired()
 
@@ -144,17 +158,22 @@ class RunningStream:
 
 @dataclass(eq=False, slots=True)
 class GatewayState:
-    """What outlives an incarnation of the gateway. ``max_streams`` is the bound of each route."""
+    """What outlives an incarnation of the gateway.
+
+    ``max_streams`` bounds the requests at once of a route that has no bound of its own in ``limits``.
+    """
 
     providers: Mapping[str, LlmProvider]
     redactor: Redactor
-    max_streams: int = 256
+    max_streams: int = MAX_STREAMS
+    limits: Mapping[str, int] = field(default_factory=dict)
     routes: dict[str, Route] = field(default_factory=dict)
     streams: dict[tuple[p.Owner, Ticket], RunningStream] = field(default_factory=dict)
 
     def route(self, provider: str) -> Route:
         if provider not in self.routes:
-            self.routes[provider] = Route(self.providers[provider], Slots(self.max_streams))
+            slots = Slots(self.limits.get(provider, self.max_streams))
+            self.routes[provider] = Route(self.providers[provider], slots)
         return self.routes[provider]
 
 
@@ -252,7 +271,7 @@ class ModelGatewayActor(BaseActor):
 def _failure_of(end: TaskEnd[None], hold: StreamHold) -> Failure:
     """Why a stream ended without a `Finish`."""
     if hold.aborted == "timeout":
-        return Failure("the model was silent for too long", "TIMEOUT")
+        return Failure(hold.otherwise or "the model was silent for too long", "TIMEOUT")
     if hold.aborted is not None:
         return Failure("the request was aborted", "ABORTED")
     if end.error is None:

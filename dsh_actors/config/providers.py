@@ -21,12 +21,16 @@ from dsh_actors.errors import ConfigError
 
 __all__ = ["BUILT_IN", "ModelSettings", "ProviderSettings", "provider_settings", "read_credentials"]
 
+DEFAULT_CONCURRENCY = 256
+
 
 @dataclass(frozen=True, slots=True)
 class ProviderSettings:
     """One route to a vendor. ``models`` are those of the configuration; `known_models` has the others too.
 
     ``api_key_env`` None: no variable holds its key; without a stored one it needs none.
+    ``max_concurrency`` bounds the requests of this process at once. ``ca_file`` is the absolute path of the
+    certificates to check the server's against, None for those of the environment.
     The base URL may hold a password. ``builtin_url``: it is the vendor's own, not one the user set.
     ``wire``: what was set about its profile, headers, body and retries.
     """
@@ -37,6 +41,8 @@ class ProviderSettings:
     api_key_env: str | None = None
     models: tuple[ModelSettings, ...] = ()
     builtin_url: bool = False
+    max_concurrency: int = DEFAULT_CONCURRENCY
+    ca_file: str | None = None
     wire: WireSettings = field(default_factory=WireSettings)
 
     def known_models(self) -> tuple[ModelSettings, ...]:
@@ -64,7 +70,7 @@ BUILT_IN: Mapping[str, ProviderSettings] = {
     "scripted": ProviderSettings("scripted", "scripted"),
 }
 
-_PROVIDER_KEYS = ("type", "base_url", "api_key_env", "models", *WIRE_KEYS)
+_PROVIDER_KEYS = ("type", "base_url", "api_key_env", "models", "max_concurrency", "ca_file", *WIRE_KEYS)
 
 
 def provider_settings(
@@ -108,8 +114,27 @@ def _provider(name: str, table: Any, where: str) -> ProviderSettings:
         _text(table, "api_key_env", where) or base.api_key_env,
         tuple(model_in(entry, f"{where}.models[{index}]") for index, entry in enumerate(models)),
         builtin_url=base.builtin_url and "base_url" not in table,
+        max_concurrency=_concurrency(table, where),
+        ca_file=_file(table, "ca_file", where),
         wire=wire_settings(table, kind, where),
     )
+
+
+def _concurrency(table: Mapping[str, Any], where: str) -> int:
+    value = table.get("max_concurrency", DEFAULT_CONCURRENCY)
+    if type(value) is not int or value < 1:
+        raise ConfigError(f"{where}: max_concurrency must be a whole number of requests, not {value!r}")
+    return value
+
+
+def _file(table: Mapping[str, Any], key: str, where: str) -> str | None:
+    value = _text(table, key, where)
+    if value is None:
+        return None
+    path = os.path.expanduser(value)
+    if not os.path.isabs(path):
+        raise ConfigError(f"{where}: {key} must be an absolute path, not {value!r}")
+    return path
 
 
 def _url(value: Any, where: str) -> str:

@@ -19,11 +19,13 @@ class AgentConfig:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """How a model request is watched and repeated. Times are seconds."""
+    """How a model request is watched and repeated. Times are seconds; None is no end."""
 
     connect_timeout_s: float
     first_event_timeout_s: float
+    queue_timeout_s: float
     idle_timeout_s: float
+    total_timeout_s: float | None
     max_retries: int
 
 

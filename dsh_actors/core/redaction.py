@@ -37,8 +37,12 @@ __all__ = ["MIN_SECRET", "RedactingStream", "Redactor"]
 MIN_SECRET = 6
 """Shorter values are left alone: they would match ordinary text."""
 
+_Delta = TextDelta | ReasoningDelta | ToolCallDelta
+
 _MIN_FRAGMENT = 8
 _LONG_TEXT = 200
+_HINT = 4
+"""So many characters of a secret's beginning are a reason to look closer."""
 
 
 class Redactor:
@@ -63,8 +67,11 @@ class Redactor:
             whole = length >= len(form)
             self._anchors |= dict.fromkeys((form,) if whole else (form[:length], form[-length:]))
         self._beginnings: dict[str, list[str]] = {}
+        hints: dict[str, None] = {}
         for start in dict.fromkeys((*(form for form, _ in self._forms), *self._anchors)):
             self._beginnings.setdefault(start[0], []).append(start)
+            hints[_hint(start[:_HINT])] = None
+        self._hint = re.compile("|".join(hints)) if hints else None
         self._first = re.compile(f"[{re.escape(''.join(self._beginnings))}]") if self._beginnings else None
         self._reach = 2 * max((len(form) for form, _ in self._forms), default=0)
         pieces = map(re.escape, self._anchors)
@@ -163,6 +170,16 @@ class Redactor:
             at += whole or 1
         return len(text)
 
+    def first_look(self, text: str) -> int:
+        """From where on ``text`` may be the beginning of a secret, its length if nowhere; nothing before it
+        is one. Negative where that takes a closer look: by `text`, after the cut at `open_end`.
+        """
+        found = None if self._hint is None else self._hint.search(text)
+        if found is None:
+            return len(text)
+        start, end = found.span()
+        return start if end - start < _HINT else -1
+
     @property
     def is_empty(self) -> bool:
         """Whether there is no secret to look for."""
@@ -213,7 +230,8 @@ class RedactingStream:
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
-        self._held: dict[int, TextDelta | ReasoningDelta | ToolCallDelta] = {}
+        # By block: its last delta, and the text held back.
+        self._held: dict[int, tuple[_Delta, str]] = {}
         self._altered: set[int] = set()
 
     def chunks(self, chunks: Sequence[Chunk]) -> Sequence[Chunk]:
@@ -221,47 +239,73 @@ class RedactingStream:
         if self._redactor.is_empty:
             return chunks
         passed: list[Chunk] = []
+        find, held = self._redactor.first_look, self._held
         for chunk in chunks:
-            match chunk:
-                case TextDelta() | ReasoningDelta() | ToolCallDelta():
-                    passed += self._delta(chunk)
-                case BlockEnd():
-                    passed += self._release(chunk.index)
-                    block = self._redactor.block(chunk.block)
-                    if block is not chunk.block:
-                        self._altered.add(chunk.index)
-                    passed.append(chunk if block is chunk.block else BlockEnd(chunk.index, block))
-                case Finish():
-                    for index in list(self._held):
-                        passed += self._release(index)
-                    passed.append(self._finish(chunk))
-                case _:
+            kind = type(chunk)
+            if kind is TextDelta or kind is ReasoningDelta:
+                text, name = chunk.text, None  # type: ignore[union-attr]
+            elif kind is ToolCallDelta:
+                text, name = chunk.arguments, chunk.name  # type: ignore[union-attr]
+            else:
+                self._other(chunk, passed)
+                continue
+            if name is None and not held:
+                # Nearly all chunks end here.
+                end = find(text)
+                if end == len(text):
                     passed.append(chunk)
+                    continue
+                if end > 0:
+                    held[chunk.index] = chunk, text[end:]  # type: ignore[assignment, union-attr]
+                    passed.append(_with_content(chunk, text[:end], None))  # type: ignore[arg-type]
+                    continue
+            self._delta(chunk, text, name, passed)  # type: ignore[arg-type]
         return passed
 
-    def _delta(self, chunk: TextDelta | ReasoningDelta | ToolCallDelta) -> Iterator[Chunk]:
-        held = self._held.pop(chunk.index, None)
-        if held is not None and type(held) is not type(chunk):
-            yield self._clean(held, _content(held))  # a stream that is wrong anyway
-            held = None
-        text = _content(chunk) if held is None else _content(held) + _content(chunk)
-        end = self._redactor.open_end(text)
-        if end < len(text):
-            self._held[chunk.index] = _with_content(chunk, text[end:], name=None)
-        name = chunk.name if isinstance(chunk, ToolCallDelta) else None
-        if end or not text or name is not None:
-            yield self._clean(chunk, text[:end])
+    def _other(self, chunk: Chunk, passed: list[Chunk]) -> None:
+        match chunk:
+            case BlockEnd():
+                self._release(chunk.index, passed)
+                block = self._redactor.block(chunk.block)
+                if block is not chunk.block:
+                    self._altered.add(chunk.index)
+                    chunk = BlockEnd(chunk.index, block)
+            case Finish():
+                for index in list(self._held):
+                    self._release(index, passed)
+                chunk = self._finish(chunk)
+        passed.append(chunk)
 
-    def _release(self, index: int) -> Iterator[Chunk]:
+    def _delta(self, chunk: _Delta, text: str, name: str | None, passed: list[Chunk]) -> None:
+        held = self._held.pop(chunk.index, None) if self._held else None
+        whole = text
+        if held is not None:
+            if type(held[0]) is type(chunk):
+                whole = held[1] + text
+            else:
+                passed.append(self._clean(held[0], held[1], None))  # a stream that is wrong anyway
+        end = self._redactor.first_look(whole)
+        is_clear = end >= 0
+        if not is_clear:
+            end = self._redactor.open_end(whole)
+        if end < len(whole):
+            self._held[chunk.index] = (chunk, whole[end:])
+            if not end and name is None:
+                return
+        shown = whole[:end]  # the same object where nothing is cut
+        if not is_clear or name is not None:
+            passed.append(self._clean(chunk, shown, name))
+        else:
+            passed.append(chunk if shown is text else _with_content(chunk, shown, None))
+
+    def _release(self, index: int, passed: list[Chunk]) -> None:
         held = self._held.pop(index, None)
         if held is not None:
-            yield self._clean(held, _content(held))
+            passed.append(self._clean(held[0], held[1], None))
 
-    def _clean(self, chunk: TextDelta | ReasoningDelta | ToolCallDelta, text: str) -> Chunk:
-        name = chunk.name if isinstance(chunk, ToolCallDelta) else None
-        return _with_content(
-            chunk, self._redactor.text(text), None if name is None else self._redactor.text(name)
-        )
+    def _clean(self, chunk: _Delta, text: str, name: str | None) -> Chunk:
+        redact = self._redactor.text
+        return _with_content(chunk, redact(text), None if name is None else redact(name))
 
     def _finish(self, chunk: Finish) -> Finish:
         failure, state = chunk.failure, chunk.replay_state
@@ -283,18 +327,12 @@ class RedactingStream:
         return {**state, "blocks": kept}
 
 
-def _content(chunk: TextDelta | ReasoningDelta | ToolCallDelta) -> str:
-    return chunk.arguments if isinstance(chunk, ToolCallDelta) else chunk.text
-
-
-def _with_content(
-    chunk: TextDelta | ReasoningDelta | ToolCallDelta, text: str, name: str | None
-) -> TextDelta | ReasoningDelta | ToolCallDelta:
+def _with_content(chunk: _Delta, text: str, name: str | None) -> _Delta:
     """``chunk`` with another text and, if it is of a call, another name; the same object if they are its."""
     if isinstance(chunk, ToolCallDelta):
         same = text is chunk.arguments and name is chunk.name
-        return chunk if same else replace(chunk, name=name, arguments=text)
-    return chunk if text is chunk.text else replace(chunk, text=text)
+        return chunk if same else ToolCallDelta(chunk.index, chunk.id, name, text)
+    return chunk if text is chunk.text else type(chunk)(chunk.index, text)
 
 
 def _strings(value: JsonValue) -> Iterator[str]:
@@ -309,6 +347,14 @@ def _strings(value: JsonValue) -> Iterator[str]:
             work.extend(item.values())
         elif isinstance(item, list | tuple):
             work.extend(item)
+
+
+def _hint(start: str) -> str:
+    """A pattern that finds ``start``, or the first characters of it at the end of a text."""
+    pattern = ""
+    for character in reversed(start):
+        pattern = re.escape(character) + (f"(?:\\Z|{pattern})" if pattern else "")
+    return pattern
 
 
 def _forms(value: str) -> Iterator[str]:

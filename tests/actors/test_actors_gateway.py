@@ -174,7 +174,7 @@ def test_a_silent_stream_is_ended_by_the_watchdog(gateways, monkeypatch):
     def silent(payload, following):
         source = following()
         control.expect_within(0.01)
-        gateway.clock.now += 1
+        gateway.clock.now += 0.05
         return source
 
     control: Any = None
@@ -201,6 +201,19 @@ def test_the_watchdog_lets_a_stream_live_that_goes_on_speaking():
     hold.expect_within(1_000.0)
     with pytest.raises(queue.Empty):
         expired.get(timeout=0.05)
+    hold.close()
+
+
+def test_the_watchdog_does_not_blame_a_stream_for_this_process_being_held_up():
+    clock, expired = SteppingClock(), queue.SimpleQueue()
+    hold = StreamHold(clock, lambda: expired.put(None))
+    hold.expect_within(0.01)
+    clock.now += 0.3  # as if nothing of this process had run meanwhile
+    with pytest.raises(queue.Empty):
+        expired.get(timeout=0.05)
+    hold.expect_within(1_000.0)  # what had come is read late
+    with pytest.raises(queue.Empty):
+        expired.get(timeout=0.4)
     hold.close()
 
 

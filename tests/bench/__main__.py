@@ -1,4 +1,4 @@
-"""`python -m tests.bench [steps|growth|startup|many|listing|storage]…`: run the benchmarks and print a table.
+"""`python -m tests.bench [steps|growth|startup|many|listing|storage|streams]…`: run them, print a table.
 
 Run it on a quiet machine. The limits are those of the project, ratios where a ratio is promised.
 """
@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-from tests.bench import storage
+from tests.bench import storage, streams
 from tests.bench.listing import Listing
 from tests.bench.measure import Bench
 from tests.model_server import ModelServer
 
-NAMES = ("steps", "growth", "startup", "many", "listing", "storage")
+NAMES = ("steps", "growth", "startup", "many", "listing", "storage", "streams")
 
 Row = tuple[str, str, str, float, float]
 
@@ -61,6 +61,22 @@ def storage_rows(root: Path) -> Iterator[Row]:
     yield f"{many.sessions} sessions at once", f"{many.ours:,.0f}/s", compared, 1 / many.ratio, 1.43
 
 
+def stream_rows(bench: Bench) -> Iterator[Row]:
+    """Parsing is a ratio of CPU; of many streams the figure is how many were lost or taken for silent."""
+    for kind in streams.KINDS:
+        parsing = streams.parsing(kind)
+        compared = f"libraries {parsing.bare_us:.2f} µs"
+        yield f"an event of a stream, {kind}", f"{parsing.ours_us:.2f} µs", compared, parsing.ratio, 1.5
+    many = streams.many_streams(bench, 1_000, 250, 50, idle_timeout_s=1.0)
+    title = f"{many.streams} streams of 50 chunks/s"
+    ours = f"{100 * many.cpu_share:.0f} % CPU"
+    compared = f"lag {1000 * many.lag_median_s:.0f}, worst {1000 * many.lag_worst_s:.0f} ms"
+    yield title, ours, compared, many.lost + many.silent, 0
+    first = streams.first_delta(bench, repeats=9)
+    compared = f"worst {first.worst_ms:.1f} ms"
+    yield "the first delta on stdout", f"{first.median_ms:.1f} ms", compared, first.median_ms, 20
+
+
 def main() -> int:
     names = sys.argv[1:] or list(NAMES)
     if set(names) - set(NAMES):
@@ -69,7 +85,10 @@ def main() -> int:
     within = True
     print(f"{'cost of':<34}{'ours':>10}{'compared with':>24}{'figure':>9}{'limit':>8}")
     with ModelServer() as server, tempfile.TemporaryDirectory() as root:
-        found = rows(Bench(server, Path(root)), names)
+        bench = Bench(server, Path(root))
+        found = rows(bench, names)
+        if "streams" in names:
+            found = chain(found, stream_rows(bench))
         if "storage" in names:
             found = chain(found, storage_rows(Path(root)))
         for title, ours, compared, figure, limit in found:

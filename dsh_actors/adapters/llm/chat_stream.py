@@ -25,6 +25,7 @@ from dsh_actors.core.chunks import (
 )
 from dsh_actors.core.messages import Block, ReasoningBlock, TextBlock
 from dsh_actors.core.text import JsonObject, clean_json
+from dsh_actors.errors import EventRefused
 
 __all__ = ["REASONING_KEYS", "ChatStream"]
 
@@ -48,6 +49,7 @@ _FINISHES: Mapping[str, FinishKind] = {
 }
 
 _loads = json.JSONDecoder().decode
+_scan: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
 class ChatStream(ReplyStream):
@@ -81,13 +83,13 @@ class ChatStream(ReplyStream):
             self.is_over = True
             return
         try:
-            payload = _loads(data)
+            payload = _parsed(data)
         except (ValueError, RecursionError):
             if not is_tail:
                 self.fail(self.failed("MALFORMED_RESPONSE", "the stream holds an event that is not JSON"))
             return
         is_error = event == "error"
-        if is_error or not isinstance(payload, dict) or "error" in payload or "choices" not in payload:
+        if is_error or type(payload) is not dict or "error" in payload or "choices" not in payload:
             error = error_of_payload(payload) or (ErrorBody() if is_error else None)
             if error is not None:
                 self.fail(self.failure_of(error))
@@ -99,7 +101,7 @@ class ChatStream(ReplyStream):
         if usage:
             self._note_usage(usage)
         choices = payload.get("choices")
-        if choices and isinstance(choices, list):
+        if choices and type(choices) is list:
             for choice in choices:
                 self._choice(choice, out)
         elif "base_resp" in payload:
@@ -133,6 +135,9 @@ class ChatStream(ReplyStream):
             self._note_usage(choice["usage"])
 
     def _delta(self, delta: dict[str, Any], out: list[Chunk]) -> None:
+        said = _only_one(delta)
+        if said is not None and self._go_on(said, delta[said], out):
+            return
         thought = self._thought(delta)
         if thought:
             self._reasoning = self._append(self._reasoning, "reasoning", ReasoningDelta, thought, out)
@@ -152,10 +157,27 @@ class ChatStream(ReplyStream):
         elif delta.get("function_call"):
             self._tools.feed({"index": 0, "function": delta["function_call"]}, out)
 
+    def _go_on(self, name: str, value: Any, out: list[Chunk]) -> bool:
+        """Take the usual delta: more of one thing that it is known how to take."""
+        if name == "content" and type(value) is str:
+            self._text = self._append(self._text, "text", TextDelta, value, out)
+        elif name == self._reasoning_key and type(value) is str:
+            self._reasoning = self._append(self._reasoning, "reasoning", ReasoningDelta, value, out)
+        elif name == "tool_calls" and type(value) is list:
+            for call in value:
+                self._tools.feed(call, out)
+        else:
+            return False
+        return True
+
     def _thought(self, delta: dict[str, Any]) -> str:
         details = delta.get(DETAILS_KEY)
         if details and isinstance(details, list):
-            self._details.extend(clean_json(details))
+            try:
+                self._details.extend(clean_json(details))
+            except (EventRefused, RecursionError):
+                self.fail(self.failed("MALFORMED_RESPONSE", "the stream holds details nested too deeply"))
+                return ""
         key = self._reasoning_key
         if key is None:
             for key in REASONING_KEYS:
@@ -234,6 +256,26 @@ class ChatStream(ReplyStream):
         if self._details:
             response[DETAILS_KEY] = self._details
         return {"response": response} if response else None
+
+
+def _parsed(data: str) -> Any:
+    """As `json.loads`, which spends half its time on blanks around the text."""
+    try:
+        value, end = _scan(data, 0)
+    except StopIteration:
+        return _loads(data)
+    return value if end == len(data) else _loads(data)
+
+
+def _only_one(delta: dict[str, Any]) -> str | None:
+    """The one key of a delta, besides the role, whose value is not empty; None where there is no such one."""
+    found = None
+    for name, value in delta.items():
+        if value and name != "role":
+            if found is not None:
+                return None
+            found = name
+    return found
 
 
 def _joined_parts(parts: Any) -> str:

@@ -43,6 +43,7 @@ _INVALID_STATUSES = frozenset({400, 404, 405, 409, 413, 415, 422})
 _MARKUP = re.compile(r"<(script|style)\b.*?</\1\s*>|<[^<>]{0,1000}>", re.IGNORECASE | re.DOTALL)
 _CUT_LINE = re.compile(rb"da?t?|ev?e?n?|i|re?t?r?")
 _EVENT_LINE = re.compile(rb"\s*$|:|(data|event|id|retry)(:|$)")
+_USERINFO = re.compile(r"(?<=://)[^/@\s]+@")
 _KEYS = re.compile(r"\b(sk-[\w\-]{6,}|Bearer\s+\S+)")
 
 
@@ -250,9 +251,13 @@ def _code_of_status(kind: str, status: int | None, in_stream: bool) -> str:
 
 
 def clean_message(text: str, secret: str | None = None) -> str:
-    """One line of at most `MAX_MESSAGE_CHARS`, without markup, the key, or anything that looks like one."""
+    """One line of at most `MAX_MESSAGE_CHARS`, without markup, the key, or anything that looks like one.
+
+    Addresses lose a user and a password.
+    """
     # Cut first, generously: the patterns must not walk through megabytes.
     text = _MARKUP.sub(" ", text[:8_192])
+    text = _USERINFO.sub("", text)
     if secret:
         text = text.replace(secret, "[key]")
     text = " ".join(_KEYS.sub("[key]", text).split())

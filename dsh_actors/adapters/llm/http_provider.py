@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import dsh_actors
 from dsh_actors.adapters.llm.errors import error_of_text, http_failure, looks_like_events
 from dsh_actors.adapters.llm.guards import overflow_of
+from dsh_actors.adapters.llm.patience import Patience
 from dsh_actors.adapters.llm.reply_stream import ReplyStream
-from dsh_actors.adapters.llm.settings import ModelFacts, ProviderConfig
+from dsh_actors.adapters.llm.settings import ModelFacts, ProviderConfig, without_password
 from dsh_actors.adapters.llm.sse import EventSource, EventTooLarge
 from dsh_actors.core.chunks import CallConfig, Chunk, Failure, Finish
 from dsh_actors.errors import CredentialError, UsageError
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from dsh_actors.adapters.llm.transport import Exchange, Transport
 
 __all__ = ["HttpProvider"]
-
-FINISH_GRACE_S = 5.0
-"""How long to wait for usage and the stream's last event once the reply itself is complete."""
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +51,7 @@ class HttpProvider(ABC):
         self._models = None if known is None else {model.id: model for model in known}
         self._key = (config.api_key or "").strip()
         self._shared_transport = transport
+        self._place = without_password(config.base_url)
 
     # --- what a wire adds ---------------------------------------------------------------------
 
@@ -170,27 +169,36 @@ class HttpProvider(ABC):
 
         Iterate on after it: that leaves the connection to the next call, within a quarter second.
         """
-        from dsh_actors.adapters.llm.transport import NETWORK_ERRORS, network_failure
+        from dsh_actors.adapters.llm.transport import NETWORK_ERRORS
 
-        control.expect_within(self._config.first_event_timeout_s)
+        patience = Patience(self._config, control, self._place)
         exchange = None
         try:
             try:
                 exchange = self._transport().exchange(control)
+                exchange.on_connected = patience.connected
                 control.on_abort(exchange.abort)
                 response = exchange.send(body)
+                patience.connected()
             except NETWORK_ERRORS as error:
-                failure = network_failure(error, self._config.base_url, self._key)
-                yield [_finish_of_abort(control) or Finish("error", failure)]
+                failure = self._network_failure(error, patience)
+                yield [_finish_of_abort(control, patience) or Finish("error", failure)]
                 return
             if response.status == 200:
-                yield from self._read(exchange, response.headers, call, body, control)
+                yield from self._read(exchange, response.headers, call, body, control, patience)
             else:
                 finish = self._refusal(exchange, response.status, response.headers, control)
                 yield self._checked([finish], call, body)
         finally:
             if exchange is not None:
                 exchange.close()
+
+    def _network_failure(self, error: BaseException, patience: Patience) -> Failure:
+        from dsh_actors.adapters.llm.transport import network_failure
+
+        via = "" if self._shared_transport is None else self._shared_transport.via
+        failure = network_failure(error, self._place + via, self._key)
+        return patience.failure() if failure.code == "TIMEOUT" else failure
 
     def _refusal(
         self, exchange: Exchange, status: int, headers: Mapping[str, str], control: StreamControl
@@ -227,37 +235,39 @@ class HttpProvider(ABC):
         call: PreparedCall,
         body: bytes,
         control: StreamControl,
+        patience: Patience,
     ) -> Iterator[Sequence[Chunk]]:
-        from dsh_actors.adapters.llm.transport import NETWORK_ERRORS, network_failure
+        from dsh_actors.adapters.llm.transport import NETWORK_ERRORS
 
         source = EventSource(exchange.read, lambda: control.aborted is not None)
         reply = self._reply(headers, lambda: hashlib.sha256(body).hexdigest()[:12], self._key)
         failure: Failure | None = None
         try:
-            yield from self._batches(source, reply, control)
+            yield from self._batches(source, reply, patience)
         except EventTooLarge as error:
             reply.fail(Failure(str(error), "MALFORMED_RESPONSE"))
         except NETWORK_ERRORS as error:
-            failure = network_failure(error, self._config.base_url, self._key)
-        yield self._checked(_ending(source, reply, control, failure), call, body, reply.warnings)
+            failure = self._network_failure(error, patience)
+        finish = _finish_of_abort(control, patience)
+        yield self._checked(_ending(source, reply, finish, failure), call, body, reply.warnings)
         if reply.warnings:
             _log.info("%s: odd response: %s", self.name, ", ".join(sorted(reply.warnings)))
         if reply.is_over:
             exchange.drain()
 
     def _batches(
-        self, source: EventSource, reply: ReplyStream, control: StreamControl
+        self, source: EventSource, reply: ReplyStream, patience: Patience
     ) -> Iterator[Sequence[Chunk]]:
-        config = self._config
         for events in source.batches():
             out: list[Chunk] = []
             for event in events:
                 reply.feed(event.data, event.event, out, source.is_tail)
             if reply.is_silent:
-                # Comments show that the request is queued and not forgotten.
-                control.expect_within(config.first_event_timeout_s)
+                if source.is_foreign:
+                    return
+                patience.queued()
             elif events and not reply.is_over:
-                control.expect_within(FINISH_GRACE_S if reply.is_complete else config.idle_timeout_s)
+                patience.complete() if reply.is_complete else patience.moved()
             if out:
                 yield out
             if reply.is_over:
@@ -267,20 +277,19 @@ class HttpProvider(ABC):
 _CANCELLED = Finish("aborted", Failure("the call was cancelled", "ABORTED"))
 
 
-def _finish_of_abort(control: StreamControl) -> Finish | None:
+def _finish_of_abort(control: StreamControl, patience: Patience) -> Finish | None:
     match control.aborted:
         case None:
             return None
         case "timeout":
-            return Finish("error", Failure("the provider sent nothing in time", "TIMEOUT"))
+            return Finish("error", patience.failure())
     return _CANCELLED
 
 
 def _ending(
-    source: EventSource, reply: ReplyStream, control: StreamControl, failure: Failure | None
+    source: EventSource, reply: ReplyStream, finish: Finish | None, failure: Failure | None
 ) -> list[Chunk]:
-    """The last chunks of a response that was read as far as it goes."""
-    finish = _finish_of_abort(control)
+    """The last chunks of a response that was read as far as it goes; ``finish`` where it was aborted."""
     if finish is _CANCELLED:
         return reply.end_with(finish)
     if reply.is_over:
@@ -308,7 +317,7 @@ def _failure_of_silence(source: EventSource, reply: ReplyStream) -> Failure:
     """What a body without a single event was."""
     if source.received == 0:
         return reply.failed("EMPTY_RESPONSE", "the response was empty")
-    if looks_like_events(source.prefix):
+    if not source.is_foreign and looks_like_events(source.prefix):
         return reply.failed("STREAM_CLOSED", "the stream ended before the reply began")
     reply.warnings.add("non_sse_body")
     error = error_of_text(source.prefix)

@@ -11,7 +11,15 @@ from dsh_actors.config.profiles import PROFILES, Profile
 from dsh_actors.core.retry import RetryPolicy
 from dsh_actors.errors import ConfigError
 
-__all__ = ["ModelFacts", "ProviderConfig", "endpoint"]
+__all__ = ["ModelFacts", "ProviderConfig", "endpoint", "without_password"]
+
+_TIMES = (
+    "connect_timeout_s",
+    "first_event_timeout_s",
+    "idle_timeout_s",
+    "queue_timeout_s",
+    "total_timeout_s",
+)
 
 
 def endpoint(base_url: str, path: str, beta_path: str = "") -> str:
@@ -47,9 +55,16 @@ class ProviderConfig:
 
     ``models`` None leaves the catalogue to the adapter. With ``builtin_url`` the base URL is the
     vendor's own, so a model outside a known catalogue is refused. ``api_key_env`` is the variable
-    that the key should have come from; None for a server that needs no key. ``headers`` are sent as they
-    are; ``profile`` says what is peculiar about the server. ``read_image`` gives the bytes of images in
-    messages; without it models read text only.
+    that the key should have come from; None for a server that needs no key. ``ca_file`` holds the
+    certificates that its own is checked against, None for those of the environment.
+
+    ``headers`` are sent as they are; ``profile`` says what is peculiar about the server.
+    ``read_image`` gives the bytes of images in messages; without it models read text only.
+    ``max_concurrency`` is how many calls at once the gateway allows; as many connections are kept.
+
+    Times, each of one attempt: ``connect_timeout_s`` until there is a connection, ``first_event_timeout_s``
+    without any sign before the first event, ``queue_timeout_s`` of signs but no event,
+    ``idle_timeout_s`` without an event after the first, ``total_timeout_s`` for everything, None for no end.
     Raises `ConfigError` for a base URL that is none.
     """
 
@@ -63,6 +78,10 @@ class ProviderConfig:
     connect_timeout_s: float = 10.0
     first_event_timeout_s: float = 660.0
     idle_timeout_s: float = 300.0
+    queue_timeout_s: float = 660.0
+    total_timeout_s: float | None = None
+    ca_file: str | None = None
+    max_concurrency: int = 256
     headers: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
     retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
     profile: Profile = PROFILES["generic"]
@@ -79,6 +98,15 @@ class ProviderConfig:
                 f"provider {self.name}: base_url is not a web address",
                 hint="it should look like https://host/v1",
             )
-        for name in ("connect_timeout_s", "first_event_timeout_s", "idle_timeout_s"):
-            if not getattr(self, name) > 0:
+        for name in _TIMES:
+            seconds = getattr(self, name)
+            if seconds is not None and not seconds > 0:
                 raise ConfigError(f"provider {self.name}: {name} must be greater than 0")
+
+
+def without_password(url: str) -> str:
+    """``url`` for people: a user and a password in it are not shown."""
+    parts = urlsplit(url)
+    if "@" not in parts.netloc:
+        return url
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

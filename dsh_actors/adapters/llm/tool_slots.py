@@ -13,7 +13,7 @@ from typing import Any
 from dsh_actors.core.chunks import BlockStart, Chunk, ToolCallDelta
 from dsh_actors.core.ids import CallId
 from dsh_actors.core.messages import ToolCallBlock
-from dsh_actors.core.text import clean_text
+from dsh_actors.core.text import JsonObject, clean_text
 
 __all__ = ["Fragments", "ToolSlots"]
 
@@ -56,7 +56,7 @@ class _Slot:
 
     number: int
     block: int | None = None
-    id: str | None = None
+    id: CallId | None = None
     name: str = ""
     arguments: Fragments = field(default_factory=Fragments)
 
@@ -106,11 +106,13 @@ class ToolSlots:
         function = raw.get("function")
         if not isinstance(function, dict):
             function = {}
+        if self._go_on(raw, function, out):
+            return
         call_id, name = _text(raw.get("id")), _text(function.get("name"))
         arguments = _arguments(function.get("arguments"))
         slot = self._find(_index(raw.get("index")), call_id, name, arguments)
         if call_id and slot.id is None:
-            slot.id = call_id
+            slot.id = CallId(call_id)
             self._by_id.setdefault(call_id, slot)
         renamed = slot.rename(name)
         added = slot.arguments.add(arguments)
@@ -124,7 +126,20 @@ class ToolSlots:
         elif not renamed and not added:
             return
         shown = slot.name if renamed else None
-        out.append(ToolCallDelta(slot.block, CallId(self._id_of(slot)), shown, added))
+        out.append(ToolCallDelta(slot.block, self._id_of(slot), shown, added))
+
+    def _go_on(self, raw: JsonObject, function: JsonObject, out: list[Chunk]) -> bool:
+        """Take the usual element: more arguments for a call that has begun, and nothing else."""
+        index, arguments = raw.get("index"), function.get("arguments")
+        if type(index) is not int or type(arguments) is not str or raw.get("id") or function.get("name"):
+            return False
+        slot = self._by_index.get(index)
+        if slot is None or slot.block is None or slot.id is None:
+            return False
+        added = slot.arguments.add(arguments)
+        if added:
+            out.append(ToolCallDelta(slot.block, slot.id, None, added))
+        return True
 
     def _find(self, index: int | None, call_id: str | None, name: str | None, arguments: str) -> _Slot:
         if index is not None:
@@ -154,8 +169,8 @@ class ToolSlots:
         self._slots.append(slot)
         return slot
 
-    def _id_of(self, slot: _Slot) -> str:
-        return slot.id or self._new_id(slot.number)
+    def _id_of(self, slot: _Slot) -> CallId:
+        return slot.id or CallId(self._new_id(slot.number))
 
     def close(self) -> tuple[dict[int, ToolCallBlock], bool]:
         """The whole calls by block index, and whether one of them has no name."""
@@ -168,7 +183,7 @@ class ToolSlots:
             slot.arguments.close()
             arguments = slot.arguments.text()
             nameless = nameless or not slot.name
-            call_id = unique = self._id_of(slot)
+            call_id = unique = str(self._id_of(slot))
             number = 2
             while unique in taken:
                 unique, number = f"{call_id}_{number}", number + 1

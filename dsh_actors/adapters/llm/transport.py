@@ -6,22 +6,18 @@ Importing this costs a tenth of a second, so providers do it with their first re
 from __future__ import annotations
 
 import http.client
-import os
 import socket
 import ssl
-import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from typing import Any
 
 import requests
-from requests.adapters import HTTPAdapter
-from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import (
     DecodeError,
     HTTPError,
+    InvalidHeader,
     NameResolutionError,
     NewConnectionError,
     ReadTimeoutError,
@@ -29,119 +25,53 @@ from urllib3.exceptions import (
 from urllib3.exceptions import ProxyError as PoolProxyError
 from urllib3.response import BaseHTTPResponse
 
+from dsh_actors.adapters.llm.connections import PoolAdapter, running
 from dsh_actors.adapters.llm.errors import clean_message
 from dsh_actors.adapters.llm.settings import ProviderConfig
+from dsh_actors.adapters.llm.surroundings import (
+    UnusableCertificates,
+    UnusableProxy,
+    certificates,
+    proxies_for,
+)
 from dsh_actors.core.chunks import Failure
 from dsh_actors.ports import StreamControl
-from dsh_actors.runtime.waiting import is_readable
 
 __all__ = ["NETWORK_ERRORS", "Exchange", "Transport", "network_failure"]
 
-POOL_SIZE = 512
-"""Connections that are kept for reuse; more than that may be open at once."""
-
 MAX_ERROR_BYTES = 65_536
 ERROR_BODY_S = 5.0
+SPARE_S = 5.0
+"""The socket's own patience ends so much later than the watchdog's, which knows what is waited for."""
+
 DRAIN_S = 0.25
 """How long to wait for the end of a body whose last event has come, so the connection can be reused."""
 
 NETWORK_ERRORS = (requests.RequestException, HTTPError, OSError)
 """What sending and reading may raise. `network_failure` says what it means."""
 
-_running = threading.local()
-
-
-class _Tracked:
-    """Tells the exchange that runs in this thread which connection it got, so it can be woken."""
-
-    sock: Any
-
-    def connect(self) -> None:
-        exchange: Exchange | None = getattr(_running, "exchange", None)
-        if exchange is not None:
-            exchange.connection = self
-            exchange.is_new = True
-        super().connect()  # type: ignore[misc]
-        if exchange is not None:
-            exchange.check()
-
-    def request(self, *args: Any, **kwargs: Any) -> None:
-        exchange: Exchange | None = getattr(_running, "exchange", None)
-        if exchange is not None:
-            exchange.connection = self
-            exchange.check()
-        super().request(*args, **kwargs)  # type: ignore[misc]
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether nothing has come since the last response; what comes unasked is the end."""
-        return self.sock is not None and not is_readable(self.sock.fileno())
-
-
-class _Connection(_Tracked, HTTPConnection):
-    pass
-
-
-class _SecureConnection(_Tracked, HTTPSConnection):
-    pass
-
-
-class _Pool(HTTPConnectionPool):
-    ConnectionCls = _Connection
-
-
-class _SecurePool(HTTPSConnectionPool):
-    ConnectionCls = _SecureConnection
-
-
-_POOLS = {"http": _Pool, "https": _SecurePool}
-
-
-class _Adapter(HTTPAdapter):
-    """A large pool that never blocks and never retries. It is for one URL and one set of settings."""
-
-    _found: Any = None
-
-    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        super().init_poolmanager(*args, **kwargs)
-        self.poolmanager.pool_classes_by_scheme = _POOLS
-
-    def get_connection_with_tls_context(self, *args: Any, **kwargs: Any) -> Any:
-        # Finding it anew, by URL and settings, costs a tenth of sending the request.
-        if self._found is None:
-            self._found = super().get_connection_with_tls_context(*args, **kwargs)
-        return self._found
-
-    def build_response(self, request: Any, response: Any) -> Any:
-        # The library's own object parses cookies and keeps what nobody here asks for.
-        return response
-
-    def proxy_manager_for(self, *args: Any, **kwargs: Any) -> Any:
-        manager = super().proxy_manager_for(*args, **kwargs)
-        manager.pool_classes_by_scheme = _POOLS
-        return manager
-
-
 class Transport:
     """Sends to one URL. The proxy and certificate settings of the environment are read once.
 
-    Precedence for certificates: REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE, SSL_CERT_FILE, the bundled roots.
+    Precedence for certificates: the configured file, REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE, SSL_CERT_FILE,
+    the bundled roots. ``via`` names the proxy in use for people, if there is one.
+
+    Raises `UnusableCertificates`, `UnusableProxy`, or what `requests` raises for a URL that is none.
     """
 
     def __init__(
         self, config: ProviderConfig, url: str, headers: Mapping[str, str], method: str = "POST"
     ) -> None:
         self._config = config
-        self._adapter = _Adapter(pool_connections=8, pool_maxsize=POOL_SIZE)
+        self._adapter = PoolAdapter(pool_connections=8, pool_maxsize=config.max_concurrency)
         session = requests.Session()
         self._template = requests.Request(method, url, headers=dict(headers)).prepare()
         settings = session.merge_environment_settings(self._template.url, {}, True, None, None)
-        bundle = os.environ.get("SSL_CERT_FILE")
-        if settings["verify"] is True and bundle and os.path.isfile(bundle):
-            settings["verify"] = bundle
-        verify = settings["verify"]
-        self._verify: bool | str = True if verify is None else verify
-        self._proxies = settings["proxies"]
+        self._verify: bool | str = certificates(config) or True
+        self._proxies, self.via = proxies_for(config.base_url, settings["proxies"])
+        self.read_timeout_s = SPARE_S + max(
+            config.first_event_timeout_s, config.queue_timeout_s, config.idle_timeout_s
+        )
         session.close()
         self._headers = dict(self._template.headers)
 
@@ -153,29 +83,41 @@ class Transport:
         request = copy(self._template)
         request.body = body
         request.headers = {**self._headers, "Content-Length": str(len(body))}  # type: ignore[assignment]
-        config = self._config
-        timeouts = (config.connect_timeout_s, config.first_event_timeout_s)
+        timeouts = (self._config.connect_timeout_s, self.read_timeout_s)
         # The adapter and not the session: nothing of the environment may replace the credentials.
         response: Any = self._adapter.send(
             request, stream=True, timeout=timeouts, verify=self._verify, proxies=self._proxies
         )
-        return response  # type: ignore[no-any-return]  # see `_Adapter.build_response`
+        return response  # type: ignore[no-any-return]  # see `PoolAdapter.build_response`
 
 
 class Exchange:
-    """One request and its response. Only the reader closes it; `abort` may come from elsewhere."""
+    """One request and its response. Only the reader closes it; `abort` may come from elsewhere.
+
+    ``on_connected`` is called when there is a connection, new or not, before anything is sent.
+    """
 
     def __init__(self, transport: Transport, control: StreamControl) -> None:
-        self.connection: _Tracked | None = None
+        self.connection: Any = None
+        self.wire: socket.socket | None = None
+        self.on_connected: Callable[[], None] | None = None
+        self.read_timeout_s = transport.read_timeout_s
         self.is_new = False
         self._transport = transport
         self._control = control
         self._response: BaseHTTPResponse | None = None
+        self._drain_end: float | None = None
 
     def check(self) -> None:
-        """Raises OSError after an abort, so that nothing is sent any more."""
+        """Raises OSError after an abort, or too late in `drain`, so that nothing more is sent or read."""
         if self._control.aborted is not None:
             raise ConnectionAbortedError("the call was aborted")
+        if self._drain_end is not None and time.monotonic() > self._drain_end:
+            raise TimeoutError("the body has no end")
+
+    def connected(self) -> None:
+        if self.on_connected is not None:
+            self.on_connected()
 
     def send(self, body: bytes) -> BaseHTTPResponse:
         """Send and wait for the response's head.
@@ -184,7 +126,7 @@ class Exchange:
         had come, so the request was not taken.
         """
         self.check()
-        _running.exchange = self
+        running.exchange = self
         try:
             try:
                 self._response = self._transport.send(body)
@@ -194,7 +136,7 @@ class Exchange:
                 self.check()
                 self._response = self._transport.send(body)
         finally:
-            _running.exchange = None
+            running.exchange = None
         return self._response
 
     def read(self, size: int) -> bytes:
@@ -208,6 +150,8 @@ class Exchange:
         try:
             if response is not None:
                 response.shutdown()
+            elif self.wire is not None:
+                self.wire.shutdown(socket.SHUT_RDWR)
             elif self.connection is not None and self.connection.sock is not None:
                 self.connection.sock.shutdown(socket.SHUT_RDWR)
         except (ValueError, RuntimeError, OSError):
@@ -217,6 +161,7 @@ class Exchange:
         """Read on, but not for long; a body read to its end leaves its connection to the next call."""
         pieces: list[bytes] = []
         size, deadline = 0, time.monotonic() + seconds
+        self._drain_end = deadline
         try:
             while size < limit:
                 left = deadline - time.monotonic()
@@ -263,9 +208,14 @@ def _judge(chain: list[BaseException]) -> tuple[str, str]:
     if first(requests.Timeout, ReadTimeoutError, TimeoutError):
         connecting = first(requests.ConnectTimeout, NewConnectionError)
         return "TIMEOUT", "no connection in time" if connecting else "no answer in time"
+    unusable = first(UnusableCertificates, UnusableProxy)
+    if unusable is not None:
+        return "TLS" if isinstance(unusable, UnusableCertificates) else "INVALID_REQUEST", str(unusable)
     certificate = first(ssl.SSLError)
     if certificate is not None and not isinstance(certificate, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return "TLS", f"no secure connection: {certificate}"
+    if first(InvalidHeader):
+        return "MALFORMED_RESPONSE", "the response has headers that contradict each other"
     local = first(requests.exceptions.InvalidURL, requests.exceptions.InvalidHeader)
     if local is None and isinstance(chain[0], ValueError) and not first(HTTPError, OSError):
         local = chain[0]
@@ -275,10 +225,15 @@ def _judge(chain: list[BaseException]) -> tuple[str, str]:
         return "MALFORMED_RESPONSE", "the response's compression is broken"
     if first(NameResolutionError, socket.gaierror):
         return "TRANSPORT", "the host name was not found"
+    if any(str(link).startswith("Tunnel connection failed: 407") for link in chain):
+        return "AUTH", "the proxy wants other credentials than those in its address"
     if first(requests.exceptions.ProxyError, PoolProxyError):
         return "TRANSPORT", f"the proxy cannot be used: {_root(chain)}"
     if first(NewConnectionError):
         return "TRANSPORT", f"cannot connect: {_root(chain)}"
+    flood = first(http.client.HTTPException)
+    if type(flood) in (http.client.HTTPException, http.client.LineTooLong):
+        return "MALFORMED_RESPONSE", f"the response cannot be read: {flood}"
     if first(http.client.IncompleteRead):
         return "STREAM_CLOSED", "the response was cut off"
     return "TRANSPORT", f"the connection failed: {_root(chain)}"

@@ -34,7 +34,7 @@ class Control:
         assert self._callback is None, "registered twice"
         self._callback = callback
 
-    def expect_within(self, seconds: float) -> None:
+    def expect_within(self, seconds: float, otherwise: str | None = None) -> None:
         self.deadlines.append(seconds)
         if self._timer is not None:
             self._timer.kill(block=False)
@@ -53,6 +53,8 @@ class Control:
 
 class MemoryTransport:
     """Answers every request with the same bytes, cut into the given pieces."""
+
+    via = ""
 
     def __init__(
         self,
@@ -196,9 +198,13 @@ def read_request(connection: socket.socket) -> bytes:
         data += piece
     head, _, body = data.partition(b"\r\n\r\n")
     length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
-    while len(body) < length:
-        body += connection.recv(65536)
-    return head + b"\r\n\r\n" + body
+    pieces, left = [body], length - len(body)
+    while left > 0:
+        pieces.append(connection.recv(min(left, 1 << 20)))
+        left -= len(pieces[-1])
+        if not pieces[-1]:
+            return b""
+    return head + b"\r\n\r\n" + b"".join(pieces)
 
 
 def head(framing: str = "Transfer-Encoding: chunked") -> bytes:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsh_actors.adapters.llm.http_provider import FINISH_GRACE_S
+from dsh_actors.adapters.llm.patience import FINISH_GRACE_S
 from dsh_actors.core.chunks import (
     BlockEnd,
     BlockStart,
@@ -161,7 +161,7 @@ def test_a_reply_that_is_complete_waits_only_a_little_for_the_end_of_its_stream(
     pieces = [start, all_but_the_last_event, ConnectionResetError()]
     provider = wire.build(MemoryTransport(pieces), first_event_timeout_s=600, idle_timeout_s=30)
     chunks = call(provider, control=control, config=CallConfig("test", wire.model))
-    assert control.deadlines[:2] == [600, 30]
+    assert control.deadlines[1:3] == [600, 30]
     assert (chunks[-1].kind, control.deadlines[-1]) == ("tool-calls", FINISH_GRACE_S)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -29,7 +27,6 @@ from tests.adapters.llm.llm_kit import (
     failure_of,
     finish,
     head,
-    read_request,
 )
 
 END = chunk(b"")
@@ -298,9 +295,9 @@ def test_comments_alone_keep_a_request_alive_beyond_the_first_timeout() -> None:
 
 
 def test_silence_after_the_finish_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dsh_actors.adapters.llm import http_provider
+    from dsh_actors.adapters.llm import patience
 
-    monkeypatch.setattr(http_provider, "FINISH_GRACE_S", 0.1)
+    monkeypatch.setattr(patience, "FINISH_GRACE_S", 0.1)
     hold = threading.Event()
 
     def handle(connection: socket.socket, request: bytes) -> bool:
@@ -395,73 +392,3 @@ def test_a_killed_reader_closes_its_connection() -> None:
         gevent.sleep(0)
         job.kill(timeout=1)
         assert server.gone.wait(1)
-
-
-# --- TLS and proxies --------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    folder = tmp_path_factory.mktemp("tls")
-    cert, key = str(folder / "cert.pem"), str(folder / "key.pem")
-    command = (
-        f"openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout {key} "
-        f"-out {cert} -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost,IP:127.0.0.1"
-    )
-    subprocess.run(command.split(), check=True, capture_output=True, timeout=20)
-    return cert, key
-
-
-def tls_server(certificate: tuple[str, str]) -> tuple[socket.socket, threading.Thread]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*certificate)
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def accept() -> None:
-        while True:
-            try:
-                raw, _ = listener.accept()
-            except OSError:
-                return
-            try:
-                with context.wrap_socket(raw, server_side=True) as connection:
-                    if read_request(connection):
-                        ANSWER(connection, b"")
-            except OSError:
-                continue
-
-    thread = threading.Thread(target=accept, daemon=True)
-    thread.start()
-    return listener, thread
-
-
-def test_a_certificate_is_checked_against_the_bundle_of_the_environment(
-    certificate: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"):
-        monkeypatch.delenv(name, raising=False)
-    listener, thread = tls_server(certificate)
-    url = f"https://127.0.0.1:{listener.getsockname()[1]}/v1"
-    try:
-        failure = failure_of(call(OpenAiCompatibleProvider(config(url))))
-        assert failure.code == "TLS"
-        assert "certificate" in failure.message.lower()
-        for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
-            with monkeypatch.context() as patch:
-                patch.setenv(name, certificate[0])
-                assert call(OpenAiCompatibleProvider(config(url)))[-1] == Finish("stop")
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join(2)
-
-
-def test_a_proxy_of_the_environment_is_used_and_can_be_avoided(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Server(ANSWER) as server, Server(ANSWER) as proxy:
-        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.port}")
-        call(provider_of(server))
-        assert (len(server.requests), len(proxy.requests)) == (0, 1)
-        assert proxy.requests[0].startswith(f"POST {server.url}/chat/completions".encode())
-        monkeypatch.setenv("no_proxy", "127.0.0.1")
-        call(provider_of(server))
-        assert (len(server.requests), len(proxy.requests)) == (1, 1)

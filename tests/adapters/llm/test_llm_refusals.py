@@ -307,7 +307,7 @@ def test_a_thousand_comments_say_nothing_and_keep_the_request_alive() -> None:
     chunks = call(provider, control=control)
     assert [c.text for c in chunks if isinstance(c, TextDelta)] == ["Hi"]
     assert chunks[-1] == Finish("stop")
-    assert control.deadlines == [600] * 1001
+    assert control.deadlines[1:] == [600] * 1001
 
 
 def noted(body: bytes, caplog: pytest.LogCaptureFixture) -> tuple[list, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import threading
 import time
 
@@ -9,8 +10,9 @@ import gevent
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sseclient import SSEClient
 
-from dsh_actors.adapters.llm.sse import EventSource, EventTooLarge
+from dsh_actors.adapters.llm.sse import PREFIX_BYTES, EventSource, EventTooLarge
 from tests.adapters.llm.llm_kit import cut
 
 
@@ -46,6 +48,18 @@ def test_the_cutting_and_the_line_ends_make_no_difference(
     odd = ("\ufeff" if bom else "") + plain.replace("\n", newline)
     body = odd.encode()
     assert events(cut(body, offsets)) == events([plain.encode()])
+
+
+@given(
+    blocks=st.lists(st.lists(LINE | st.just("event: "), min_size=1, max_size=3), max_size=6),
+    after_the_prefix=st.booleans(),
+)
+def test_events_are_those_that_the_parser_finds(blocks: list[list[str]], after_the_prefix: bool) -> None:
+    body = "".join("\n".join(lines) + "\n\n" for lines in blocks).encode()
+    first = [b": " + b"x" * PREFIX_BYTES + b"\n\n"] if after_the_prefix else []
+    ours = [event for batch in source([*first, body]).batches() for event in batch]
+    theirs = list(SSEClient(io.BytesIO(body)).events())
+    assert [(event.event, event.data) for event in ours] == [(event.event, event.data) for event in theirs]
 
 
 def test_line_ends_may_differ_from_line_to_line() -> None:

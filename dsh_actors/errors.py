@@ -24,6 +24,8 @@ Route on ``code`` (or the class), never on the text. ``hint`` says what the user
 
 from __future__ import annotations
 
+import errno
+
 __all__ = [
     "ActorGone",
     "ConfigError",
@@ -44,6 +46,7 @@ __all__ = [
     "ToolError",
     "UsageError",
     "error_chain",
+    "is_disk_full",
 ]
 
 
@@ -124,6 +127,16 @@ class StorageError(SessionError):
 
 class StorageFull(StorageError):
     code = "STORAGE_FULL"
+
+
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether an error of the operating system says that there is no room: on the disk, in a quota, in a
+    limit on the sizes of files.
+    """
+    return isinstance(error, OSError) and error.errno in _DISK_FULL
 
 
 class EventRefused(HarnessError):

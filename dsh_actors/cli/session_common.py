@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
+from dsh_actors.adapters.storage.backend import DiskStorage
 from dsh_actors.cli.options import working_directory
 from dsh_actors.cli.render import for_terminal, json_line
 from dsh_actors.cli.stored import exists, open_storage
 from dsh_actors.cli.streams import STREAMS
 from dsh_actors.config import Config, load_config
-from dsh_actors.ports import SessionStorage
 
 __all__ = [
     "as_json_option",
@@ -38,7 +38,7 @@ def configuration() -> Config:
     return load_config(cwd=working_directory(None), project_file=False)
 
 
-def storage(config: Config | None = None) -> SessionStorage:
+def storage(config: Config | None = None) -> DiskStorage:
     return open_storage(config or configuration())
 
 

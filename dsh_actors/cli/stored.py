@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Iterator
 
-from dsh_actors.adapters.storage.backend import DiskStorage, open_disk_storage, open_index
+from dsh_actors.adapters.storage.backend import DiskStorage, open_index, open_storage
 from dsh_actors.adapters.storage.storage import SegmentStorage
 from dsh_actors.config import Config
 from dsh_actors.core.ids import SessionId
@@ -17,12 +16,6 @@ from dsh_actors.ports import SessionListing, SessionStorage
 __all__ = ["exists", "fork_point", "listings", "newest_session", "open_storage", "recorded_model"]
 
 _FORK_POINT = re.compile(r"(.+)@(-?\d{1,18})", re.DOTALL)
-
-
-def open_storage(config: Config) -> DiskStorage:
-    """The sessions on disk, to read from. Raises `ConfigError` where there is no home."""
-    owner, home = f"dsh (pid {os.getpid()})", config.require_home()
-    return open_disk_storage(home, config.session, owner, lambda: time.time_ns() // 1_000_000)
 
 
 def listings(config: Config, cwd: str | None = None, limit: int | None = None) -> Iterator[SessionListing]:

@@ -201,8 +201,11 @@ def many(root: Path, sessions: int = 100, rounds: int = 4, repeats: int = 3) -> 
             for file in files:
                 _plain_append(file, batches[0])
             plain.append(_timed(partial(_plain_rounds, files, batches[1:])))
-            plain.append(_timed(partial(_rounds, pool, [partial(_plain_append, f) for f in files], batches[1:])))
-            ours.append(_timed(partial(_rounds, pool, [writer.append for writer in writers], batches[1:])))
+            for times, acts in (
+                (plain, [partial(_plain_append, file) for file in files]),
+                (ours, [writer.append for writer in writers]),
+            ):
+                times.append(_timed(partial(_rounds, pool, acts, batches[1:])))
             for writer, file in zip(writers, files, strict=True):
                 writer.close()
                 os.close(file)

@@ -6,13 +6,19 @@ directory; the escaped id decides, so a lookup checks one path a project and lis
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import posix
 import re
 
-from dsh_actors.errors import SessionCorrupt, SessionNotFound, StorageError, StorageFull, UsageError
+from dsh_actors.errors import (
+    SessionCorrupt,
+    SessionNotFound,
+    StorageError,
+    StorageFull,
+    UsageError,
+    is_disk_full,
+)
 
 __all__ = [
     "CHECKPOINTS_NAME",
@@ -42,7 +48,6 @@ MAX_PROJECT_SLUG = 100
 MAX_ID_NAME = 200
 _HASHED_ID_PREFIX = 120
 
-_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _SEPARATORS = re.compile(r"[/\\:]+")
 _ESCAPE = re.compile(r"~([0-9A-F]{4})")
 
@@ -151,7 +156,7 @@ def fsync_directory(path: str) -> None:
 def storage_error(error: OSError, action: str, path: str) -> StorageError:
     """``error`` as one clear line: `StorageFull` when there is no room, `StorageError` otherwise."""
     reason = error.strerror or str(error)
-    if error.errno in _NO_SPACE:
+    if is_disk_full(error):
         return StorageFull(f"cannot {action} {path}: {reason}", hint="make room, then resume the session")
     return StorageError(f"cannot {action} {path}: {reason}")
 

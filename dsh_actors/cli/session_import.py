@@ -39,7 +39,7 @@ def import_(file: str, session_id: str | None, as_json: bool) -> int:
     The whole file is checked first. A torn last line is left out; any other damage, an unknown event
     or a retired format is refused, and nothing is stored.
     """
-    config = configuration()
+    config = configuration(reading=False)
     stored = storage(config)
     with _opened(file) as source:
         header, left_out = source.header()

@@ -65,7 +65,7 @@ def prune(
     )
     if rule == Retention():
         raise UsageError("say what may go: --older-than DURATION, --keep N or --max-bytes SIZE")
-    stored = storage()
+    stored = storage(reading=False)
     chosen = choose([_kept(stored, listing) for listing in stored.list()], rule, now_ms())
     count, freed, failure = 0, 0, None
     for session in chosen:

@@ -36,7 +36,7 @@ def salvage(session: str, new_id: str | None, cwd: str | None, as_json: bool) ->
     All before the first loss is copied as it is. Behind a loss the copy goes on with the next whole
     turn, or step of the open turn; events are numbered anew, and citations of lost events dropped.
     """
-    stored = storage()
+    stored = storage(reading=False)
     if stored.is_in_use(SessionId(session)):
         raise SessionBusy(f"session {session!r} is in use", hint="wait for its run to end")
     target = chosen_session_id(new_id) if new_id is not None else _free_id(stored, session)

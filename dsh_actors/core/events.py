@@ -133,6 +133,8 @@ class Event:
             raise EventRefused(f"event {seq!r}: wrong type, seq, time or data")
         if len(raw) == 4:
             return Event(kind, seq, time, data)
+        if len(raw) == 5 and raw.get("surfaceOp") == "append":
+            return Event(kind, seq, time, data, "append")
         extra = raw.keys() - _ENVELOPE
         if extra or raw.get("ignorable", True) is not True:
             raise EventRefused(f"event {seq}: unexpected envelope member {sorted(extra) or 'ignorable'}")

@@ -169,7 +169,7 @@ def error_chain(error: BaseException) -> str:
         except Exception:  # a foreign __str__ may raise anything
             text = "<unrenderable value>"
         reason = getattr(current, "strerror", None)
-        if not parts or (parts[-1] != text and not (reason and str(reason) in parts[-1])):
+        if not parts or (text not in parts[-1] and not (reason and str(reason) in parts[-1])):
             parts.append(text)
         current = current.__cause__
     return ": ".join(parts)

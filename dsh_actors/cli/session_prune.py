@@ -69,14 +69,16 @@ def prune(
     chosen = choose([_kept(stored, listing) for listing in stored.list()], rule, now_ms())
     count, freed, failure = 0, 0, None
     for session in chosen:
-        if not dry_run:
-            try:
+        try:
+            if dry_run:
+                stored.require_removable(session.id)
+            else:
                 stored.delete(session.id)
-            except (SessionBusy, SessionNotFound):
-                continue  # used again, or removed by somebody else, since it was chosen
-            except SessionError as error:
-                failure = failure or error
-                continue
+        except (SessionBusy, SessionNotFound):
+            continue  # used again, or removed by somebody else, since it was chosen
+        except SessionError as error:
+            failure = failure or error
+            continue
         count, freed = count + 1, freed + session.size
         _write_line(session, dry_run, as_json)
     if as_json:

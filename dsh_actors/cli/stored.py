@@ -10,7 +10,7 @@ from dsh_actors.adapters.storage.backend import DiskStorage, open_index, open_st
 from dsh_actors.adapters.storage.storage import SegmentStorage
 from dsh_actors.config import Config
 from dsh_actors.core.ids import SessionId
-from dsh_actors.errors import SessionBusy, SessionError, SessionNotFound, UsageError
+from dsh_actors.errors import SessionBusy, SessionCorrupt, SessionNotFound, SessionUnsupported, UsageError
 from dsh_actors.ports import SessionListing, SessionStorage
 
 __all__ = ["exists", "fork_point", "listings", "newest_session", "open_storage", "recorded_model"]
@@ -25,12 +25,12 @@ def listings(config: Config, cwd: str | None = None, limit: int | None = None) -
 
 
 def exists(storage: SessionStorage, session_id: SessionId) -> bool:
-    """Whether the id is taken; by a damaged session too."""
+    """Whether the id is taken; by a damaged session too. Raises `SessionError` where that cannot be told."""
     try:
         storage.header(session_id)
     except SessionNotFound:
         return False
-    except SessionError:
+    except (SessionCorrupt, SessionUnsupported):
         return True
     return True
 

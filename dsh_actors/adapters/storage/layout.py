@@ -24,6 +24,7 @@ __all__ = [
     "CHECKPOINTS_NAME",
     "LOCK_NAME",
     "LOG_NAME",
+    "SESSION_PARTS",
     "SPILL_NAME",
     "close_descriptor",
     "find_all",
@@ -40,6 +41,8 @@ LOCK_NAME = "lock"
 LOG_NAME = "log"
 CHECKPOINTS_NAME = "checkpoints"
 SPILL_NAME = "spill"
+SESSION_PARTS = frozenset({LOCK_NAME, LOG_NAME, CHECKPOINTS_NAME, SPILL_NAME})
+"""All that stands in the directory of a session."""
 
 close_descriptor = posix.close
 """Closes at once. The patched ``os.close`` asks the event loop first, which never knew these files."""
@@ -123,11 +126,20 @@ def _require_readable(root: str) -> None:
         with os.scandir(root) as projects:
             for project in projects:
                 if project.is_dir(follow_symlinks=False):
-                    os.stat(os.path.join(project.path, "."))
+                    _require_searchable(project.path)
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
         raise storage_error(error, "read", str(error.filename or root)) from error
+
+
+def _require_searchable(directory: str) -> None:
+    try:
+        os.stat(os.path.join(directory, "."))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise storage_error(error, "read", directory) from error
 
 
 def make_private_directories(path: str) -> None:

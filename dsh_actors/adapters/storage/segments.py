@@ -28,7 +28,7 @@ from dsh_actors.adapters.storage.layout import (
 from dsh_actors.adapters.storage.lock import SessionLock
 from dsh_actors.adapters.storage.removal import NEW_PREFIX
 from dsh_actors.core.events import SessionHeader
-from dsh_actors.core.text import JsonObject
+from dsh_actors.core.text import JsonObject, shape_fault
 from dsh_actors.errors import EventRefused, SessionBusy, SessionExists, SessionUnsupported
 
 __all__ = [
@@ -100,7 +100,7 @@ class SegmentHeader:
                 None if header is None else SessionHeader.from_json(header),
             )
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise EventRefused(f"the first line is no segment header: {error!r}") from error
+            raise EventRefused(f"the first line is no segment header: {shape_fault(error)}") from error
 
 
 def segment_name(first_seq: int) -> str:

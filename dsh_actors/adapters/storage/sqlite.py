@@ -185,6 +185,11 @@ class SqliteStorage:
                 database.execute("PRAGMA incremental_vacuum").fetchall()
         return freed
 
+    def require_removable(self, session_id: SessionId) -> None:
+        """Whether `delete` would remove it, as far as can be told beforehand. Raises as that does."""
+        if self.is_in_use(session_id):
+            raise SessionBusy(f"session {session_id!r} is in use")
+
     def path(self, session_id: SessionId) -> str:
         """The database: a session in it has no directory. Raises `SessionNotFound`."""
         self._find(session_id)

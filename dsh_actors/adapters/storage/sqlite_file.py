@@ -38,6 +38,7 @@ __all__ = [
 _FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE})
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _CORRUPT = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_NO_PLACE = _FULL | {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR}
 _MAX_IDLE = 4
 _PROBED = 256 * 1024
 
@@ -124,7 +125,8 @@ class SqliteFile:
     def _give_back(self, database: sqlite3.Connection | None) -> None:
         if database is None:
             return
-        if self._holders and len(self._idle) < _MAX_IDLE:
+        is_shared = not isinstance(database, _StillConnection)
+        if is_shared and self._holders and len(self._idle) < _MAX_IDLE:
             self._idle.append(database)
         else:
             database.close()
@@ -134,6 +136,14 @@ class SqliteFile:
             if not is_new:
                 return None
             create_file(self.path)
+        try:
+            return self._open_shared(is_new)
+        except sqlite3.Error as error:
+            if is_new or not _is_still(self.path, error):
+                raise
+            return self._open_still()
+
+    def _open_shared(self, is_new: bool) -> sqlite3.Connection | None:
         database = connect(self.path, self._busy_timeout_s)
         try:
             _require_setting(database, "synchronous", "FULL", 2, self.path)
@@ -153,12 +163,45 @@ class SqliteFile:
             raise
         return database
 
+    def _open_still(self) -> sqlite3.Connection | None:
+        """A connection to a file that nobody can write to, as the disk is full or read-only."""
+        database = connect(self.path, self._busy_timeout_s, _StillConnection)
+        try:
+            if is_blank(database):
+                database.close()
+                return None
+            require_layout(database, self._layout, self.path)
+        except BaseException:
+            database.close()
+            raise
+        return database
 
-def connect(path: str, busy_timeout_s: float) -> sqlite3.Connection:
+
+class _StillConnection(sqlite3.Connection):
+    """Reads the file as it is and takes no lock. Used once: the disk may have room a moment later."""
+
+
+def _is_still(path: str, error: sqlite3.Error) -> bool:
+    """Whether the file is whole by itself, and all that failed is what readers keep beside it for writers."""
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _NO_PLACE:
+        return False
+    try:
+        return os.path.getsize(f"{path}-wal") == 0
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+
+
+def connect(
+    path: str, busy_timeout_s: float, kind: type[sqlite3.Connection] = sqlite3.Connection
+) -> sqlite3.Connection:
     """Open an existing file, without looking at it yet. Raises `sqlite3.Error`."""
+    mode = "mode=ro&immutable=1" if kind is _StillConnection else "mode=rw"
     database = sqlite3.connect(
-        f"file:{quote(path)}?mode=rw",
+        f"file:{quote(path)}?{mode}",
         uri=True,
+        factory=kind,
         timeout=busy_timeout_s,
         isolation_level=None,
         # Which native thread comes next does not matter; they come one after another.

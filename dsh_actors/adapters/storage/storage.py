@@ -23,13 +23,18 @@ from dsh_actors.adapters.storage.layout import (
 from dsh_actors.adapters.storage.listing import list_session
 from dsh_actors.adapters.storage.lock import SessionLock, is_held
 from dsh_actors.adapters.storage.recovery import LogReader, stable_events
-from dsh_actors.adapters.storage.removal import remove_leftovers, remove_session, tree_size
+from dsh_actors.adapters.storage.removal import (
+    remove_leftovers,
+    remove_session,
+    require_removable,
+    tree_size,
+)
 from dsh_actors.adapters.storage.salvage import DamagedLog
 from dsh_actors.adapters.storage.segments import SegmentTail, publish_session, segment_names
 from dsh_actors.adapters.storage.writer import DEFAULT_SIZES, SegmentSizes, SegmentWriter
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId
-from dsh_actors.errors import SessionCorrupt, SessionError, SessionExists, SessionNotFound
+from dsh_actors.errors import SessionBusy, SessionCorrupt, SessionError, SessionExists, SessionNotFound
 from dsh_actors.ports import Checkpoint, SessionListing
 
 __all__ = ["SegmentStorage", "SegmentWriter"]
@@ -148,6 +153,13 @@ class SegmentStorage:
         freed = remove_session(directory, self._owner, f"session {session_id!r}")
         remove_leftovers(os.path.dirname(directory))
         return freed
+
+    def require_removable(self, session_id: SessionId) -> None:
+        """Whether `delete` would remove it, as far as can be told beforehand. Raises as that does."""
+        directory, what = find_session(self._root, session_id), f"session {session_id!r}"
+        require_removable(directory, what)
+        if is_held(os.path.join(directory, LOCK_NAME)):
+            raise SessionBusy(f"{what} is in use")
 
     def list(self, cwd: str | None = None) -> Iterator[SessionListing]:
         """Newest first; each session is read when it is asked for."""

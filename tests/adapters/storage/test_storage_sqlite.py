@@ -8,6 +8,7 @@ import sqlite3
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -492,6 +493,37 @@ def test_a_flipped_bit_is_harmless_or_refused_but_never_read_as_something_else(
     assert {"right", "SessionCorrupt"} <= outcomes
 
 
+def test_a_database_is_read_where_nothing_can_be_put_beside_it(
+    storage: SqliteStorage, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(storage, turn(0))
+    parent = os.path.dirname(path)
+    connect = sqlite3.connect
+
+    def no_place(address: str, **options: Any) -> sqlite3.Connection:
+        if "immutable" not in address:
+            error = sqlite3.OperationalError("unable to open database file")
+            error.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+            raise error
+        return connect(address, **options)
+
+    writer = storage.open(S1)
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite3, "connect", no_place)
+        reader = SqliteStorage(path, OWNER, Ticking())
+        # The writer has the file open: what it wrote may still be beside it, so nothing is guessed.
+        Path(f"{path}-wal").write_bytes(b"x" * 32)
+        with pytest.raises(StorageError, match="unable to open"):
+            list(reader.read(S1))
+        os.truncate(f"{path}-wal", 0)
+        assert list(reader.read(S1)) == turn(0)
+        assert [one.status for one in reader.list()] == ["live"]
+    writer.append(turn(9, 2))
+    writer.close()
+    assert list(storage.read(S1)) == [*turn(0), *turn(9, 2)]
+    assert sorted(os.listdir(parent)) == ["sessions.locks", "sessions.sqlite3"]
+
+
 SMALL_FILES = """
 import os, resource, signal, sys
 from dsh_actors.adapters.storage.sqlite import SqliteStorage
@@ -542,9 +574,9 @@ def test_listing_opens_the_database_once(storage: SqliteStorage, monkeypatch: py
     opened: list[str] = []
     connect = sqlite_file.connect
 
-    def counted(path: str, busy_timeout_s: float) -> sqlite3.Connection:
+    def counted(path: str, *rest: Any) -> sqlite3.Connection:
         opened.append(path)
-        return connect(path, busy_timeout_s)
+        return connect(path, *rest)
 
     monkeypatch.setattr(sqlite_file, "connect", counted)
     assert [one.status for one in storage.list()] == ["ok"] * 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable, Iterator
 
 import click
@@ -11,7 +12,7 @@ from dsh_actors.cli.session_common import configuration, storage, write
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId
 from dsh_actors.core.outcome import Price
-from dsh_actors.errors import StorageError
+from dsh_actors.errors import HarnessError, StorageError, StorageFull, UsageError, is_disk_full
 
 __all__ = ["COMMAND", "FORMATS", "Exporter"]
 
@@ -60,8 +61,18 @@ def export(session: str, form: str, output: str | None) -> int:
     try:
         write_atomically(output, pieces)
     except OSError as error:
-        raise StorageError(f"cannot write {output}: {error.strerror}") from error
+        raise _unwritable(output, error) from error
     return 0
+
+
+def _unwritable(path: str, error: OSError) -> HarnessError:
+    """The user's mistake, a disk without room, or a disk that fails."""
+    message = f"cannot write {path}: {error.strerror}"
+    if is_disk_full(error):
+        return StorageFull(message)
+    if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS):
+        return UsageError(message, hint="choose another file with --output")
+    return StorageError(message)
 
 
 COMMAND = export

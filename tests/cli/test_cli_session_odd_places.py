@@ -112,3 +112,17 @@ def test_a_line_that_is_no_event_is_described_without_the_words_of_the_language(
     result = dsh.call("session", "import", str(path))
     assert_failed(result, 1)
     assert "not an event: 'type' is missing" in result.err and "KeyError" not in result.err
+
+
+def test_an_export_that_cannot_be_written_says_whose_fault_it_is(dsh: Dsh) -> None:
+    store(dsh.home, "pears")
+    for path, code, word in (
+        ("/nonexistent/x", 2, "choose another file"),
+        (str(dsh.cwd), 2, "choose another file"),
+        ("/dev/full", 1, "No space left"),
+    ):
+        result = dsh.call("session", "export", "-o", path, "pears")
+        assert_failed(result, code)
+        assert path in result.err and word in result.err
+    shown = dsh.call("session", "export", "-o", "/dev/full", "pears", env={"DSH_DEBUG": "1"}).err
+    assert "StorageFull" in shown

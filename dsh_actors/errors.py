@@ -26,6 +26,8 @@ Route on ``code`` (or the class), never on the text. ``hint`` says what the user
 
 from __future__ import annotations
 
+import errno
+
 __all__ = [
     "ActorGone",
     "AttachmentError",
@@ -48,6 +50,7 @@ __all__ = [
     "ToolError",
     "UsageError",
     "error_chain",
+    "is_disk_full",
 ]
 
 
@@ -142,6 +145,16 @@ class StorageFull(StorageError):
     code = "STORAGE_FULL"
 
 
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether an error of the operating system says that there is no room: on the disk, in a quota, in a
+    limit on the sizes of files.
+    """
+    return isinstance(error, OSError) and error.errno in _DISK_FULL
+
+
 class EventRefused(HarnessError):
     code = "EVENT_REFUSED"
 
@@ -172,7 +185,7 @@ def error_chain(error: BaseException) -> str:
         except Exception:  # a foreign __str__ may raise anything
             text = "<unrenderable value>"
         reason = getattr(current, "strerror", None)
-        if not parts or (parts[-1] != text and not (reason and str(reason) in parts[-1])):
+        if not parts or (text not in parts[-1] and not (reason and str(reason) in parts[-1])):
             parts.append(text)
         current = current.__cause__
     return ": ".join(parts)

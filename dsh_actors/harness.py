@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import socket
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -23,7 +22,8 @@ from dsh_actors.actors.store_books import StoreBooks
 from dsh_actors.actors.supervisor import SupervisorActor, WorkerSpec
 from dsh_actors.actors.tool_pool import RunningCalls, ToolPoolActor
 from dsh_actors.actors.wiring import Wiring
-from dsh_actors.adapters.storage.backend import open_disk_storage, open_index
+from dsh_actors.adapters.storage.backend import open_index, open_storage
+from dsh_actors.adapters.storage.lock import this_process
 from dsh_actors.adapters.storage.memory import MemoryStorage
 from dsh_actors.adapters.storage.shelf import AttachmentShelf
 from dsh_actors.adapters.tools.registry import builtin_tools
@@ -76,8 +76,8 @@ class Harness:
         stop_birth_records()
         self.config = config
         self.clock: Clock = clock or SystemClock()
-        self.memory = MemoryStorage(_owner(), self.clock.now_ms)
-        self.storage = self.memory if ephemeral else open_storage(config, self.clock)
+        self.memory = MemoryStorage(this_process(), self.clock.now_ms)
+        self.storage: SessionStorage = self.memory if ephemeral else open_storage(config, self.clock.now_ms)
         self.scope = Scope("global")
         self.scope.section("persona", 0, PERSONA)
         for tool in builtin_tools():
@@ -381,13 +381,3 @@ def _contained(work: Callable[[], None]) -> None:
         work()
     except HarnessError as error:
         LOGGER.error("closing: %s", error_chain(error))
-
-
-def open_storage(config: Config, clock: Clock | None = None) -> SessionStorage:
-    """The stored sessions. Raises `ConfigError` where there is no home for them."""
-    return open_disk_storage(config.require_home(), config.session, _owner(), (clock or SystemClock()).now_ms)
-
-
-def _owner() -> str:
-    """This process, for whoever meets its locks."""
-    return f"pid {os.getpid()} on {socket.gethostname()}"

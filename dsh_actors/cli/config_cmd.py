@@ -7,7 +7,7 @@ import os
 import click
 
 from dsh_actors.cli.failures import display, one_line
-from dsh_actors.cli.options import working_directory
+from dsh_actors.cli.options import require_preset, working_directory
 from dsh_actors.cli.render import json_line
 from dsh_actors.config import Config, load_config
 
@@ -21,6 +21,7 @@ COMMAND = click.Group("config", help="Show the configuration in force.")
 def show(as_json: bool) -> int:
     """Print each value with its origin. Keys of providers are never shown."""
     config: Config = load_config(cwd=working_directory(None))
+    require_preset(config)
     rows = list(config.rows())
     if as_json:
         for name, value, origin in rows:

@@ -14,7 +14,7 @@ import click
 
 from dsh_actors import __version__
 from dsh_actors.cli.failures import describe_error, one_line
-from dsh_actors.cli.options import working_directory
+from dsh_actors.cli.options import require_preset, working_directory
 from dsh_actors.config import KEYS, Config, ProviderSettings, load_config, nearest
 from dsh_actors.config.profiles import differences
 from dsh_actors.config.wire import CHAT_TYPES, profile_in_force
@@ -51,6 +51,7 @@ def findings() -> Iterator[Finding]:
     yield from _guarded(_packages)
     try:
         config = load_config(cwd=working_directory(None))
+        require_preset(config)
     except HarnessError as error:
         yield Finding("bad", f"configuration: {describe_error(error)}")
         return

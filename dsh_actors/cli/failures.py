@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import sys
@@ -12,7 +11,7 @@ import click
 from dsh_actors.core.exit_codes import EXIT_CODES, exit_code_of, reason_of_error
 from dsh_actors.core.outcome import error_line
 from dsh_actors.core.text import is_well_formed
-from dsh_actors.errors import HarnessError, StorageFull, UsageError
+from dsh_actors.errors import HarnessError, StorageFull, UsageError, is_disk_full
 
 __all__ = ["as_known", "describe_error", "display", "one_line", "report", "show_traceback"]
 
@@ -42,13 +41,10 @@ def as_known(error: BaseException) -> BaseException:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "dsh"
         return UsageError(error.format_message().rstrip("."), hint=f"see {command} --help")
-    if type(error) is OSError and error.filename is None and error.errno in _FULL:
+    if type(error) is OSError and error.filename is None and is_disk_full(error):
+        # What only a write can meet; an error of a file of ours would name it.
         return StorageFull(f"cannot write standard output: {error.strerror}")
     return error
-
-
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What only a write can meet; an error of a file of ours would name it."""
 
 
 def display(text: str) -> str:

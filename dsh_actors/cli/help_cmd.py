@@ -11,7 +11,7 @@ from dsh_actors.errors import UsageError
 
 __all__ = ["COMMAND", "exit_code_lines"]
 
-TOPICS = ("exit-codes", "events")
+TOPICS: tuple[str, ...] = ("exit-codes", "events")
 
 
 def exit_code_lines() -> list[str]:
@@ -29,17 +29,17 @@ def _codes(row: ExitCode) -> str:
 
 
 @click.command("help", short_help="Explain a command, exit-codes or events.")
-@click.argument("topic", required=False)
+@click.argument("topic", nargs=-1, metavar="[COMMAND... | TOPIC]")
 @click.pass_context
-def COMMAND(ctx: click.Context, topic: str | None) -> int:
-    """Explain a command, or one of the topics exit-codes and events."""
+def COMMAND(ctx: click.Context, topic: tuple[str, ...]) -> int:
+    """Explain a command such as `session ls`, or one of the topics exit-codes and events."""
     parent = ctx.parent or ctx
     match topic:
-        case None:
+        case ():
             click.echo(parent.get_help())
-        case "exit-codes":
+        case ("exit-codes",):
             click.echo("\n".join(exit_code_lines()))
-        case "events":
+        case ("events",):
             from dsh_actors.cli.event_schema import line_schema
 
             click.echo(json.dumps(line_schema(), indent=2))
@@ -48,14 +48,18 @@ def COMMAND(ctx: click.Context, topic: str | None) -> int:
     return 0
 
 
-def _explain(parent: click.Context, topic: str) -> None:
-    group = parent.command
-    if not isinstance(group, click.Group):
-        raise UsageError(f"no help on {topic!r}")
-    command = group.get_command(parent, topic)
-    if command is None:
-        from dsh_actors.config import nearest
+def _explain(parent: click.Context, words: tuple[str, ...]) -> None:
+    """Print the help of the command that the words name, from group to group. Raises `UsageError`."""
+    topics = TOPICS
+    for position, word in enumerate(words):
+        group, named = parent.command, " ".join(words[: position + 1])
+        if not isinstance(group, click.Group):
+            raise UsageError(f"no help on {named!r}; {' '.join(words[:position])} has no subcommands")
+        command = group.get_command(parent, word)
+        if command is None:
+            from dsh_actors.config import nearest
 
-        raise UsageError(f"no help on {topic!r}; {nearest(topic, [*TOPICS, *group.list_commands(parent)])}")
-    with click.Context(command, info_name=topic, parent=parent) as context:
-        click.echo(command.get_help(context))
+            known = [*topics, *group.list_commands(parent)]
+            raise UsageError(f"no help on {named!r}; {nearest(word, known)}")
+        parent, topics = click.Context(command, info_name=word, parent=parent), ()
+    click.echo(parent.get_help())

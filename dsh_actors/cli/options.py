@@ -19,7 +19,7 @@ from dsh_actors.config.toml_file import read_toml
 from dsh_actors.core.ids import SessionId
 from dsh_actors.core.options import AgentOptions
 from dsh_actors.core.policy import POLICY_NAMES, ApprovalPolicy
-from dsh_actors.errors import UsageError
+from dsh_actors.errors import ConfigError, UsageError
 
 __all__ = [
     "RUN_PARAMETERS",
@@ -28,6 +28,7 @@ __all__ = [
     "chosen_session_id",
     "config_overrides",
     "outputs_in",
+    "require_preset",
     "working_directory",
 ]
 
@@ -224,11 +225,21 @@ def working_directory(chosen: str | None) -> str:
     return folder
 
 
+def require_preset(config: Config) -> None:
+    """Raises `ConfigError` for a preset, as the program has none: only Python code makes them."""
+    if config.agent.preset is not None:
+        raise ConfigError(
+            f"{config.origins['agent.preset']}: there is no preset {config.agent.preset!r} in dsh",
+            hint="leave agent.preset out; presets are made in Python, with Harness.preset",
+        )
+
+
 def agent_options(arguments: RunArguments, config: Config, model: str) -> AgentOptions:
     """What the agent is asked to be. An empty ``model`` is the one that the session used last.
 
     Raises `UsageError` for files and names that do not exist.
     """
+    require_preset(config)
     return AgentOptions(
         model=model,
         cwd=config.cwd,
@@ -244,7 +255,6 @@ def agent_options(arguments: RunArguments, config: Config, model: str) -> AgentO
         limits=config.limits,
         sandbox=config.approval.sandbox,
         ephemeral=arguments.ephemeral,
-        preset=config.agent.preset,
     )
 
 

@@ -20,7 +20,7 @@ from dsh_actors.cli.streams import STREAMS
 from dsh_actors.core.exit_codes import exit_code_of
 from dsh_actors.core.outcome import RunEnd
 from dsh_actors.core.text import clean_text
-from dsh_actors.errors import UsageError
+from dsh_actors.errors import UsageError, is_disk_full
 from dsh_actors.runtime.output import Writer
 
 __all__ = ["SCHEMA_VERSION", "RunOutput", "for_terminal", "json_line", "write_atomically"]
@@ -277,5 +277,4 @@ class RunOutput:
 
 
 def _reason_of(error: BaseException) -> str:
-    is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    return "storage_full" if is_full else "internal"
+    return "storage_full" if is_disk_full(error) else "internal"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable, Iterator
 
 import click
@@ -13,7 +14,14 @@ from dsh_actors.cli.session_images import ImageTally, image_line
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId
 from dsh_actors.core.pricing import PriceOf
-from dsh_actors.errors import AttachmentError, StorageError, UsageError
+from dsh_actors.errors import (
+    AttachmentError,
+    HarnessError,
+    StorageError,
+    StorageFull,
+    UsageError,
+    is_disk_full,
+)
 
 __all__ = ["COMMAND", "FORMATS", "Exporter"]
 
@@ -89,8 +97,18 @@ def export(session: str, form: str, no_images: bool, output: str | None) -> int:
     try:
         write_atomically(output, pieces)
     except OSError as error:
-        raise StorageError(f"cannot write {output}: {error.strerror}") from error
+        raise _unwritable(output, error) from error
     return 0
+
+
+def _unwritable(path: str, error: OSError) -> HarnessError:
+    """The user's mistake, a disk without room, or a disk that fails."""
+    message = f"cannot write {path}: {error.strerror}"
+    if is_disk_full(error):
+        return StorageFull(message)
+    if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS):
+        return UsageError(message, hint="choose another file with --output")
+    return StorageError(message)
 
 
 COMMAND = export

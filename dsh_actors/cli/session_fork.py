@@ -44,7 +44,7 @@ class _Stored:
 @as_json_option
 def fork(session: str, session_id: str | None, as_json: bool) -> int:
     """Make a new session of the events up to SEQ (default: all) and print its id."""
-    sessions = storage()
+    sessions = storage(reading=False)
     source, at_seq = fork_point(sessions, session)
     at_ms = now_ms()
     if session_id is not None:

@@ -42,7 +42,7 @@ def import_(file: str, session_id: str | None, as_json: bool) -> int:
     or a retired format is refused, and nothing is stored. Images that the session refers to and that
     neither the file nor this home has are counted; the session works without them.
     """
-    config = configuration()
+    config = configuration(reading=False)
     stored = storage(config)
     with _opened(file) as source:
         header, left_out = source.header()

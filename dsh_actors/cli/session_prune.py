@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 
 import click
 
+from dsh_actors.adapters.storage.backend import DiskStorage
 from dsh_actors.cli.session_common import (
     as_json_option,
     flush,
@@ -22,7 +22,7 @@ from dsh_actors.cli.session_common import (
 from dsh_actors.cli.session_images import sweep
 from dsh_actors.core.retention import KeptSession, Retention, choose
 from dsh_actors.errors import SessionBusy, SessionError, SessionNotFound, UsageError
-from dsh_actors.ports import SessionListing, SessionStorage
+from dsh_actors.ports import SessionListing
 
 __all__ = ["COMMAND", "parse_age", "parse_size"]
 
@@ -69,19 +69,20 @@ def prune(
     )
     if rule == Retention():
         raise UsageError("say what may go: --older-than DURATION, --keep N or --max-bytes SIZE")
-    stored = storage()
-    _require_sizes(stored, rule)
+    stored = storage(reading=False)
     chosen = choose([_kept(stored, listing) for listing in stored.list()], rule, now_ms())
     count, freed, failure = 0, 0, None
     for session in chosen:
-        if not dry_run:
-            try:
+        try:
+            if dry_run:
+                stored.require_removable(session.id)
+            else:
                 stored.delete(session.id)
-            except (SessionBusy, SessionNotFound):
-                continue  # used again, or removed by somebody else, since it was chosen
-            except SessionError as error:
-                failure = failure or error
-                continue
+        except (SessionBusy, SessionNotFound):
+            continue  # used again, or removed by somebody else, since it was chosen
+        except SessionError as error:
+            failure = failure or error
+            continue
         count, freed = count + 1, freed + session.size
         _write_line(session, dry_run, as_json)
     swept = None if dry_run else _sweep_images(stored)
@@ -98,7 +99,7 @@ def prune(
     return 0
 
 
-def _sweep_images(stored: SessionStorage) -> tuple[int, int] | None:
+def _sweep_images(stored: DiskStorage) -> tuple[int, int] | None:
     """Remove images that nothing refers to any more; None where there was none."""
     try:
         swept = sweep(stored, images())
@@ -108,17 +109,7 @@ def _sweep_images(stored: SessionStorage) -> tuple[int, int] | None:
     return swept if swept[0] else None
 
 
-def _require_sizes(stored: SessionStorage, rule: Retention) -> None:
-    newest = next(stored.list(), None) if rule.max_bytes is not None else None
-    try:
-        has_none = newest is not None and not os.path.isdir(stored.path(newest.id))
-    except SessionError:
-        return  # it went away, or its directory cannot be told
-    if has_none:
-        raise UsageError("--max-bytes: the sessions are in one database and have no sizes of their own")
-
-
-def _kept(stored: SessionStorage, listing: SessionListing) -> KeptSession:
+def _kept(stored: DiskStorage, listing: SessionListing) -> KeptSession:
     try:
         header = stored.header(listing.id)
         parent = header.parent_session if header.origin == "subagent" else None
@@ -127,20 +118,11 @@ def _kept(stored: SessionStorage, listing: SessionListing) -> KeptSession:
     return KeptSession(listing.id, parent, listing.updated, _size(stored, listing), listing.status)
 
 
-def _size(stored: SessionStorage, listing: SessionListing) -> int:
-    """Bytes of the session's files; 0 where it has none of its own."""
+def _size(stored: DiskStorage, listing: SessionListing) -> int:
     try:
-        directory = stored.path(listing.id)
+        return stored.size(listing.id)
     except SessionError:
-        return 0
-    total = 0
-    for folder, _folders, files in os.walk(directory):
-        for name in files:
-            try:
-                total += os.lstat(os.path.join(folder, name)).st_size
-            except FileNotFoundError:
-                continue  # a checkpoint that was replaced meanwhile
-    return total
+        return 0  # it went away, or its directory cannot be told
 
 
 def _write_line(session: KeptSession, dry_run: bool, as_json: bool) -> None:

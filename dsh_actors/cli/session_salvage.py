@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
+from typing import TYPE_CHECKING
 
 import click
 
 from dsh_actors.adapters.storage.importing import store_session
-from dsh_actors.adapters.storage.layout import LOCK_NAME
-from dsh_actors.adapters.storage.lock import is_held
-from dsh_actors.adapters.storage.salvage import DamagedLog
 from dsh_actors.cli.options import chosen_session_id, working_directory
 from dsh_actors.cli.session_common import as_json_option, exists, storage, write_json, write_text
 from dsh_actors.core.events import Event, SessionHeader
@@ -20,6 +17,10 @@ from dsh_actors.core.ids import SessionId
 from dsh_actors.core.salvage import Damage, Loss, Salvager
 from dsh_actors.errors import SessionBusy, SessionCorrupt, SessionExists
 from dsh_actors.ports import SessionStorage
+
+if TYPE_CHECKING:
+    from dsh_actors.adapters.storage.salvage import DamagedLog
+    from dsh_actors.adapters.storage.sqlite_damage import DamagedRows
 
 __all__ = ["COMMAND"]
 
@@ -35,14 +36,13 @@ def salvage(session: str, new_id: str | None, cwd: str | None, as_json: bool) ->
     All before the first loss is copied as it is. Behind a loss the copy goes on with the next whole
     turn, or step of the open turn; events are numbered anew, and citations of lost events dropped.
     """
-    stored = storage()
-    directory = stored.path(SessionId(session))
-    if is_held(os.path.join(directory, LOCK_NAME)):
+    stored = storage(reading=False)
+    if stored.is_in_use(SessionId(session)):
         raise SessionBusy(f"session {session!r} is in use", hint="wait for its run to end")
     target = chosen_session_id(new_id) if new_id is not None else _free_id(stored, session)
     if exists(stored, target):
         raise SessionExists(f"session {target!r} exists already", hint="choose another id with --to")
-    log = DamagedLog(directory) if os.path.isdir(directory) else _OneFile(stored, SessionId(session))
+    log = stored.damaged(SessionId(session))
     header = log.header(working_directory(cwd) if cwd is not None else None)
     # Two passes: the header of the copy says how long its inherited part is.
     rehearsal = Salvager(header)
@@ -55,24 +55,7 @@ def salvage(session: str, new_id: str | None, cwd: str | None, as_json: bool) ->
     return 0
 
 
-class _OneFile:
-    """A session that has no directory of its own: what the storage reads before it meets damage."""
-
-    def __init__(self, stored: SessionStorage, session_id: SessionId) -> None:
-        self._stored = stored
-        self._session_id = session_id
-
-    def header(self, cwd: str | None = None) -> SessionHeader:
-        return self._stored.header(self._session_id)
-
-    def items(self) -> Iterator[Event | Damage]:
-        try:
-            yield from self._stored.read(self._session_id)
-        except SessionCorrupt as error:
-            yield Damage(self._stored.path(self._session_id), 0, 0, error.message)
-
-
-def _salvaged(log: DamagedLog | _OneFile, salvager: Salvager) -> Iterator[Event]:
+def _salvaged(log: DamagedLog | DamagedRows, salvager: Salvager) -> Iterator[Event]:
     for item in log.items():
         if isinstance(item, Event):
             yield from salvager.take(item)

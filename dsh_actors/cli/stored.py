@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Iterator
 
-from dsh_actors.adapters.storage.backend import DiskStorage, open_disk_storage, open_index
+from dsh_actors.adapters.storage.backend import DiskStorage, open_index, open_storage
 from dsh_actors.adapters.storage.storage import SegmentStorage
 from dsh_actors.config import Config
 from dsh_actors.core.ids import SessionId
-from dsh_actors.errors import SessionBusy, SessionError, SessionNotFound, UsageError
+from dsh_actors.errors import SessionBusy, SessionCorrupt, SessionNotFound, SessionUnsupported, UsageError
 from dsh_actors.ports import SessionListing, SessionStorage
 
 __all__ = ["exists", "fork_point", "listings", "newest_session", "open_storage", "recorded_model"]
 
 _FORK_POINT = re.compile(r"(.+)@(-?\d{1,18})", re.DOTALL)
-
-
-def open_storage(config: Config) -> DiskStorage:
-    """The sessions on disk, to read from. Raises `ConfigError` where there is no home."""
-    owner, home = f"dsh (pid {os.getpid()})", config.require_home()
-    return open_disk_storage(home, config.session, owner, lambda: time.time_ns() // 1_000_000)
 
 
 def listings(config: Config, cwd: str | None = None, limit: int | None = None) -> Iterator[SessionListing]:
@@ -32,12 +25,12 @@ def listings(config: Config, cwd: str | None = None, limit: int | None = None) -
 
 
 def exists(storage: SessionStorage, session_id: SessionId) -> bool:
-    """Whether the id is taken; by a damaged session too."""
+    """Whether the id is taken; by a damaged session too. Raises `SessionError` where that cannot be told."""
     try:
         storage.header(session_id)
     except SessionNotFound:
         return False
-    except SessionError:
+    except (SessionCorrupt, SessionUnsupported):
         return True
     return True
 

@@ -138,11 +138,12 @@ def load_config(
     cwd: str | None = None,
     options: Mapping[str, Any] | None = None,
     project_file: bool = True,
+    own_files: bool = True,
 ) -> Config:
     """Resolve everything once. ``options`` are values by key name, already of the right type.
 
-    ``cwd`` decides which project's file applies; without ``project_file`` none does. Raises
-    `ConfigError`; creates nothing.
+    ``cwd`` decides which project's file applies; without ``project_file`` none does. Without
+    ``own_files`` nothing is read in the home. Raises `ConfigError`; creates nothing.
     """
     env = os.environ if env is None else env
     cwd = os.getcwd() if cwd is None else cwd
@@ -150,7 +151,7 @@ def load_config(
     values = {key.name: key.default for key in KEYS}
     origins = {key.name: "default" for key in KEYS} | {"home": home.origin}
     files, tables, where = [], {}, "config.toml"
-    if home.path is not None:
+    if home.path is not None and own_files:
         where = os.path.join(home.path, "config.toml")
         document = read_toml(where)
         tables = document.get("providers", {})
@@ -168,7 +169,7 @@ def load_config(
         origins[name] = "option"
     providers, provider_origins = provider_settings(tables, where, env)
     origins |= {f"providers.{name}": origin for name, origin in provider_origins.items()}
-    return _build(home, cwd, env, values, origins, providers, tuple(files))
+    return _build(home, cwd, env, values, origins, providers, tuple(files), own_files)
 
 
 def _merge_file(
@@ -216,13 +217,14 @@ def _build(
     origins: dict[str, str],
     providers: dict[str, ProviderSettings],
     files: tuple[str, ...],
+    own_files: bool,
 ) -> Config:
     sections: dict[str, dict[str, Any]] = {}
     for key in KEYS:
         sections.setdefault(key.section, {})[key.field] = values[key.name]
     variables = [provider.api_key_env for provider in providers.values() if provider.api_key_env]
     in_environment = {name: env[name].strip() for name in variables if env.get(name, "").strip()}
-    stored = read_credentials(os.path.join(home.path, "credentials.toml")) if home.path else {}
+    stored = read_credentials(os.path.join(home.path, "credentials.toml")) if home.path and own_files else {}
     return Config(
         home=home.path,
         home_problem=home.problem,

@@ -10,10 +10,19 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from dsh_actors.core.ids import SessionId
-from dsh_actors.core.text import JsonObject
+from dsh_actors.core.text import JsonObject, shape_fault
 from dsh_actors.errors import EventRefused, SessionUnsupported
 
-__all__ = ["KNOWN_TYPES", "OWN_TYPES", "SURFACE_TYPES", "Event", "Replace", "SessionHeader", "SurfaceOp"]
+__all__ = [
+    "KNOWN_TYPES",
+    "OWN_TYPES",
+    "SURFACE_TYPES",
+    "Event",
+    "Replace",
+    "SessionHeader",
+    "SurfaceOp",
+    "wrong_payload",
+]
 
 SURFACE_TYPES = frozenset({"user/message", "assistant/message", "tool/result"})
 """The only events that the model may see."""
@@ -128,11 +137,13 @@ class Event:
         try:
             kind, seq, time, data = raw["type"], raw["seq"], raw["time"], raw["data"]
         except (KeyError, TypeError) as error:
-            raise EventRefused(f"not an event: {error!r}") from error
+            raise EventRefused(f"not an event: {shape_fault(error)}") from error
         if not (type(kind) is str and type(seq) is int and type(time) is int and type(data) is dict):
             raise EventRefused(f"event {seq!r}: wrong type, seq, time or data")
         if len(raw) == 4:
             return Event(kind, seq, time, data)
+        if len(raw) == 5 and raw.get("surfaceOp") == "append":
+            return Event(kind, seq, time, data, "append")
         extra = raw.keys() - _ENVELOPE
         if extra or raw.get("ignorable", True) is not True:
             raise EventRefused(f"event {seq}: unexpected envelope member {sorted(extra) or 'ignorable'}")
@@ -156,6 +167,11 @@ class Event:
                 f"event {self.seq} has the unknown type {self.type!r}",
                 hint="a newer dsh may read this session",
             )
+
+
+def wrong_payload(event: Event, error: Exception) -> EventRefused:
+    """The refusal of an event whose payload could not be taken apart, which raised ``error``."""
+    return EventRefused(f"event {event.seq}: wrong {event.type} payload: {shape_fault(error)}")
 
 
 def _surface_op(raw: object, seq: int) -> SurfaceOp | None:
@@ -213,7 +229,7 @@ class SessionHeader:
                 raw.get("agentPreset"),
             )
         except (KeyError, TypeError) as error:
-            raise EventRefused(f"not a session header: {error!r}") from error
+            raise EventRefused(f"not a session header: {shape_fault(error)}") from error
         header.require_valid()
         return header
 

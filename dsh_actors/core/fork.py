@@ -37,7 +37,8 @@ def find_seed(session_id: SessionId, events: Iterable[Event], at_seq: int | None
         raise _invalid(f"{at_seq!r} is no place in session {session_id}")
     length, last_closed, open_since = 0, None, None
     last: Event | None = None
-    for last in events if at_seq is None else islice(events, at_seq + 1):
+    rest = iter(events)
+    for last in rest if at_seq is None else islice(rest, at_seq + 1):
         length = last.seq + 1
         if last.type == "turn/start":
             open_since = last.seq
@@ -47,9 +48,13 @@ def find_seed(session_id: SessionId, events: Iterable[Event], at_seq: int | None
         raise _invalid(f"session {session_id} has no event {at_seq}; it has {length}")
     if open_since is not None:
         where = f"session {session_id}@{length - 1}"
-        hint = "resume it first, which closes the turn"
+        end = next((event for event in rest if event.type in ("turn/start", "turn/end")), None)
+        if end is not None and end.type == "turn/end":
+            hint = f"fork {session_id}@{end.seq}, where that turn ended"
+        else:
+            hint = "resume it first, which closes the turn"
         if last_closed is not None:
-            hint += f", or fork {session_id}@{last_closed}, where the turn before it ended"
+            hint += f", or {session_id}@{last_closed}, where the turn before it ended"
         message = f"cannot fork {where}: it is inside the turn that began at event {open_since}"
         raise UsageError(message, code="OPEN_TURN", hint=hint)
     if last is None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from dsh_actors.core.messages import Message
-from dsh_actors.core.text import JsonObject
+from dsh_actors.core.text import JsonObject, shape_fault
 from dsh_actors.errors import EventRefused
 
 __all__ = ["TARGETS", "Inbox", "Target", "splice"]
@@ -47,7 +47,7 @@ class Inbox:
             start, removed = data["start"], data.get("removedCount", 0)
             inserted = [Message.from_json(raw) for raw in data["inserted"]]
         except (KeyError, TypeError) as error:
-            raise EventRefused(f"event {seq}: not an inbox splice: {error!r}") from error
+            raise EventRefused(f"event {seq}: not an inbox splice: {shape_fault(error)}") from error
         if not (
             type(start) is int and type(removed) is int and 0 <= start <= start + removed <= len(pending)
         ):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dsh_actors.core.events import Event, Replace
+from dsh_actors.core.events import Event, Replace, wrong_payload
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import EventRefused
 
@@ -68,7 +68,7 @@ class Closers:
         try:
             observer(event)
         except (KeyError, IndexError, TypeError) as error:
-            raise EventRefused(f"{event.type} event {event.seq} has a wrong payload: {error!r}") from error
+            raise wrong_payload(event, error) from error
 
     def snapshot(self) -> JsonObject:
         """What `restore` needs to go on from here, as JSON. The time is not in it: the state has it."""

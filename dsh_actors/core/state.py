@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dsh_actors.core.chunks import Usage
-from dsh_actors.core.events import Event, SessionHeader
+from dsh_actors.core.events import Event, SessionHeader, wrong_payload
 from dsh_actors.core.inbox import Inbox
 from dsh_actors.core.loop_guard import LoopGuard
 from dsh_actors.core.request import RequestHeader
@@ -86,7 +86,7 @@ class SessionState:
             try:
                 self._fold(event)
             except (KeyError, TypeError) as error:
-                raise EventRefused(f"event {event.seq}: wrong {event.type} payload: {error!r}") from error
+                raise wrong_payload(event, error) from error
         self.next_seq += 1
         self.last_time = event.time
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dsh_actors.core.chunks import Usage
-from dsh_actors.core.events import Event
+from dsh_actors.core.events import Event, wrong_payload
 from dsh_actors.core.pricing import Bill, PriceOf, Tokens
 from dsh_actors.core.text import JsonObject
-from dsh_actors.errors import EventRefused
 
 __all__ = ["SessionStats", "StatsFold"]
 
@@ -92,7 +91,7 @@ class StatsFold:
         try:
             self._observe(event)
         except (KeyError, IndexError, TypeError, AttributeError) as error:
-            raise EventRefused(f"event {event.seq}: wrong {event.type} payload: {error!r}") from error
+            raise wrong_payload(event, error) from error
 
     def _observe(self, event: Event) -> None:
         data = event.data

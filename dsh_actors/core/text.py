@@ -17,6 +17,7 @@ __all__ = [
     "decode_output",
     "is_well_formed",
     "require_lossless",
+    "shape_fault",
     "shorten",
 ]
 
@@ -29,6 +30,15 @@ MAX_DEPTH = 500
 _SURROGATES = re.compile("[\ud800-\udfff]")
 # C0 controls but TAB, LF and CR, and DEL: providers refuse or mangle some of them.
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
+
+def shape_fault(error: Exception) -> str:
+    """What is wrong with data that could not be taken apart, for people who do not know this program."""
+    if isinstance(error, KeyError) and error.args:
+        return f"{error.args[0]!r} is missing"
+    if isinstance(error, TypeError | AttributeError | IndexError):
+        return "a member has another form than it should"
+    return str(error)
 
 
 def clean_text(text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from dsh_actors.core.events import Event, SessionHeader
+from dsh_actors.core.events import Event, SessionHeader, wrong_payload
 from dsh_actors.core.repair import Closers
 from dsh_actors.core.request import ModelRequest, RequestDigest
 from dsh_actors.core.snapshot import FORMAT, dump
@@ -73,7 +73,7 @@ def fold(state: SessionState, event: Event) -> None:
     try:
         state.apply(event)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
-        raise EventRefused(f"event {event.seq}: wrong {event.type} payload: {error!r}") from error
+        raise wrong_payload(event, error) from error
 
 
 class Verifier:

@@ -81,7 +81,10 @@ class Append:
 
 @dataclass(frozen=True)
 class Many:
-    """Appends a second of many sessions in a pool of threads, and of the plain loop over as many files."""
+    """Appends a second of many sessions in a pool of threads, and of the plain loop over as many files.
+
+    ``plain`` is the better of two: one file after the other, and in as many threads as ours.
+    """
 
     sessions: int
     ours: float
@@ -194,9 +197,15 @@ def many(root: Path, sessions: int = 100, rounds: int = 4, repeats: int = 3) -> 
             storage = _storage(root / str(repeat))
             names = [SessionId(f"s{number}") for number in range(sessions)]
             writers = [_stored(storage, batches[:1], name) for name in names]
-            files = [os.open(root / f"plain-{n}", os.O_WRONLY | os.O_CREAT, 0o600) for n in range(sessions)]
+            files = [_plain_file(root / f"plain-{repeat}" / name) for name in names]
+            for file in files:
+                _plain_append(file, batches[0])
             plain.append(_timed(partial(_plain_rounds, files, batches[1:])))
-            ours.append(_timed(partial(_rounds, pool, writers, batches[1:])))
+            for times, acts in (
+                (plain, [partial(_plain_append, file) for file in files]),
+                (ours, [writer.append for writer in writers]),
+            ):
+                times.append(_timed(partial(_rounds, pool, acts, batches[1:])))
             for writer, file in zip(writers, files, strict=True):
                 writer.close()
                 os.close(file)
@@ -205,9 +214,17 @@ def many(root: Path, sessions: int = 100, rounds: int = 4, repeats: int = 3) -> 
     return Many(sessions, sessions * rounds / min(ours), sessions * rounds / min(plain))
 
 
-def _rounds(pool: ThreadPool, writers: Sequence[SegmentWriter], batches: Sequence[list[Event]]) -> None:
+def _plain_file(folder: Path) -> int:
+    """A new file in a directory of its own, as the file system spreads directories over the disk."""
+    folder.mkdir(parents=True)
+    return os.open(folder / "plain", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+
+
+def _rounds(
+    pool: ThreadPool, appends: Sequence[Callable[[list[Event]], None]], batches: Sequence[list[Event]]
+) -> None:
     for batch in batches:
-        for done in [pool.spawn(writer.append, batch) for writer in writers]:
+        for done in [pool.spawn(append, batch) for append in appends]:
             done.get()
 
 

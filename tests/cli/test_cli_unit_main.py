@@ -185,3 +185,19 @@ def test_the_doctor_names_what_is_missing_and_what_is_mistyped(
     monkeypatch.setenv("DEEPSEEK_API_KEY", "sk-canary-0123456789")
     assert main(["doctor"]) == 0
     assert "canary" not in capfd.readouterr().out
+
+
+def test_the_help_of_a_subcommand_is_found_by_all_its_words(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", "session", "ls"]) == 0
+    text = capfd.readouterr().out
+    assert text.startswith("Usage: dsh session ls ")
+    assert main(["session", "ls", "--help"]) == 0
+    assert capfd.readouterr().out == text
+    for words, hint in (
+        (["session", "lss"], "did you mean ls?"),
+        (["run", "fast"], "run has no subcommands"),
+        (["session", "events"], "no help on 'session events'"),
+        (["sesion"], "did you mean session?"),
+    ):
+        assert main(["help", *words]) == 2
+        assert hint in capfd.readouterr().err

@@ -83,7 +83,17 @@ def test_a_boundary_inside_a_turn_is_refused_and_a_good_one_named():
     driver = two_turns()
     error = refusal(driver.log, ends(driver)[1] - 1)
     assert error.code == "OPEN_TURN"
-    assert f"s@{ends(driver)[0]}" in (error.hint or "")
+    hint = error.hint or ""
+    assert f"s@{ends(driver)[0]}" in hint and f"s@{ends(driver)[1]}" in hint
+    assert "resume" not in hint, "the turn has ended already"
+
+
+def test_a_boundary_inside_the_open_turn_is_refused_with_a_way_to_end_it():
+    driver = two_turns()
+    driver.deliver("three")
+    driver.settle()
+    hint = refusal(driver.log, ends(driver)[1] + 2).hint or ""
+    assert "resume it first" in hint and f"s@{ends(driver)[1]}" in hint
 
 
 def test_a_session_that_broke_in_its_first_turn_is_not_forked():

@@ -140,7 +140,7 @@ def test_a_pruned_result_of_an_earlier_step_answers_no_call() -> None:
 
 
 def test_a_payload_of_the_wrong_shape_is_refused_by_name() -> None:
-    with pytest.raises(EventRefused, match="turn/start event 0"):
+    with pytest.raises(EventRefused, match="event 0: wrong turn/start payload"):
         closing(Log().add("turn/start", {}).events)
 
 

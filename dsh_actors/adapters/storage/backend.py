@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
+from dsh_actors.adapters.storage.lock import this_process
 from dsh_actors.adapters.storage.storage import SegmentStorage
-from dsh_actors.config import SessionConfig
+from dsh_actors.config import Config, SessionConfig
 from dsh_actors.ports import SessionStorage
 
 if TYPE_CHECKING:
     from dsh_actors.adapters.storage.index import SessionIndex
     from dsh_actors.adapters.storage.sqlite import SqliteStorage
 
-__all__ = ["DiskStorage", "open_disk_storage", "open_index"]
+__all__ = ["DiskStorage", "open_disk_storage", "open_index", "open_storage"]
 
 DiskStorage: TypeAlias = "SegmentStorage | SqliteStorage"
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def open_storage(config: Config, clock_ms: Callable[[], int] = _now_ms) -> DiskStorage:
+    """The stored sessions, for this process. Raises `ConfigError` where there is no home for them."""
+    return open_disk_storage(config.require_home(), config.session, this_process(), clock_ms)
 
 
 def open_disk_storage(

@@ -47,9 +47,25 @@ class FrameDamage(Exception):
 
 def compress_frame(data: bytes, level: int = LEVEL) -> bytes:
     """``data`` as one frame."""
-    # A compressor keeps megabytes after one large batch; making one a batch costs microseconds.
-    compressor = zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True)
-    return compressor.compress(data)
+    if level != LEVEL or len(data) > _MAX_REUSED:
+        return _compressor(level).compress(data)
+    try:
+        compressor = _idle_compressors.pop()
+    except IndexError:
+        compressor = _compressor(LEVEL)
+    frame = compressor.compress(data)
+    _idle_compressors.append(compressor)
+    return frame
+
+
+# A compressor keeps megabytes after one large batch, and making one costs as much as a small batch. So
+# those of small batches are used again, by one thread at a time: at most as many as compress at once.
+_MAX_REUSED = 64 * 1024
+_idle_compressors: list[zstandard.ZstdCompressor] = []
+
+
+def _compressor(level: int) -> zstandard.ZstdCompressor:
+    return zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True)
 
 
 @contextmanager

@@ -16,10 +16,9 @@ from dsh_actors.adapters.storage.index_file import IndexFile, OpenIndex
 from dsh_actors.adapters.storage.index_fold import Projection
 from dsh_actors.adapters.storage.index_sources import IndexSource, Place
 from dsh_actors.adapters.storage.index_text import document_text
-from dsh_actors.core.events import Event
+from dsh_actors.core.events import Event, wrong_payload
 from dsh_actors.core.ids import SessionId
 from dsh_actors.core.state import Counters
-from dsh_actors.errors import EventRefused
 from dsh_actors.ports import SessionListing
 
 __all__ = ["SessionIndex"]
@@ -204,7 +203,7 @@ def _document(event: Event, projection: Projection) -> _Document | None:
     try:
         text = document_text(event)
     except (KeyError, TypeError, AttributeError) as error:
-        raise EventRefused(f"{event.type} event {event.seq} has a wrong payload: {error!r}") from error
+        raise wrong_payload(event, error) from error
     return None if text is None else (event.seq, event.type, event.time, text)
 
 

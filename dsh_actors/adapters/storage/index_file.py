@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dsh_actors.adapters.storage.layout import close_descriptor
-from dsh_actors.adapters.storage.sqlite_file import Layout, connect, create_file
+from dsh_actors.adapters.storage.sqlite_file import Layout, connect, create_file, is_blank, lay_out
 from dsh_actors.errors import SessionError
 
 __all__ = ["LAYOUT", "IndexFile", "OpenIndex"]
@@ -179,22 +179,9 @@ class OpenIndex:
 
 def _is_ready(database: sqlite3.Connection) -> bool:
     """Whether it is our index; a blank file is made one first. Raises `sqlite3.Error`."""
-    if _marks(database) == (0, 0) and _is_empty(database):
+    if is_blank(database):
         database.execute("PRAGMA journal_mode = WAL").fetchall()
-        database.execute("BEGIN IMMEDIATE")
-        if _is_empty(database):
-            for statement in LAYOUT.statements:
-                database.execute(statement)
-            database.execute(f"PRAGMA application_id = {LAYOUT.application_id}")
-            database.execute(f"PRAGMA user_version = {LAYOUT.version}")
-        database.execute("COMMIT")
-    return _marks(database) == (LAYOUT.application_id, LAYOUT.version)
-
-
-def _marks(database: sqlite3.Connection) -> tuple[int, int]:
+        lay_out(database, LAYOUT)
     application = database.execute("PRAGMA application_id").fetchone()[0]
-    return application, database.execute("PRAGMA user_version").fetchone()[0]
-
-
-def _is_empty(database: sqlite3.Connection) -> bool:
-    return bool(database.execute("SELECT count(*) = 0 FROM sqlite_schema").fetchone()[0])
+    version = database.execute("PRAGMA user_version").fetchone()[0]
+    return (application, version) == (LAYOUT.application_id, LAYOUT.version)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from dsh_actors.adapters.storage.summary import SessionSummary
 from dsh_actors.core.chunks import Usage
-from dsh_actors.core.events import Event
+from dsh_actors.core.events import Event, wrong_payload
 from dsh_actors.core.state import Counters
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import EventRefused
@@ -34,7 +34,7 @@ class Projection:
         try:
             self._fold(event.type, event.data)
         except (KeyError, TypeError, AttributeError) as error:
-            raise EventRefused(f"{event.type} event {event.seq} has a wrong payload: {error!r}") from error
+            raise wrong_payload(event, error) from error
         self.next_seq += 1
 
     def _fold(self, kind: str, data: JsonObject) -> None:

@@ -5,23 +5,23 @@ Native code. Nothing here reads more of a session than it is asked for.
 
 from __future__ import annotations
 
-import heapq
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dsh_actors.adapters.storage.layout import LOCK_NAME, LOG_NAME, find_session, project_name, storage_error
+from dsh_actors.adapters.storage.layout import LOCK_NAME, LOG_NAME, find_session, storage_error
 from dsh_actors.adapters.storage.listing import list_session
 from dsh_actors.adapters.storage.lock import is_held
 from dsh_actors.adapters.storage.segments import segment_names
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId
-from dsh_actors.ports import SessionListing, SessionStorage
+from dsh_actors.ports import SessionListing
 
 if TYPE_CHECKING:
     from dsh_actors.adapters.storage.sqlite import SqliteStorage
     from dsh_actors.adapters.storage.sqlite_rows import SessionRow
+    from dsh_actors.adapters.storage.storage import SegmentStorage
 
 __all__ = ["IndexSource", "Place", "SegmentSource", "SqliteSource"]
 
@@ -63,18 +63,14 @@ class IndexSource(Protocol):
 class SegmentSource:
     """The sessions in the directories below ``root``. A key is ``project/name``."""
 
-    def __init__(self, root: str, storage: SessionStorage) -> None:
+    def __init__(self, root: str, storage: SegmentStorage) -> None:
         self._root = root
         self._storage = storage
 
     def places(self, cwd: str | None, limit: int | None) -> Sequence[Place]:
-        projects = _folder_names(self._root) if cwd is None else [project_name(cwd)]
-        changed = [found for project in projects for found in self._changed(project)]
-        if cwd is None and limit is not None:
-            changed = heapq.nlargest(limit, changed)
-        else:
-            changed.sort(reverse=True)
-        return [Place(key, updated) for updated, key in changed]
+        found = self._storage.newest_directories(cwd, limit if cwd is None else None)
+        start = len(os.path.join(self._root, ""))
+        return [Place(directory[start:], updated) for directory, updated in found]
 
     def place(self, session_id: SessionId) -> Place:
         directory = find_session(self._root, session_id)
@@ -117,23 +113,6 @@ class SegmentSource:
     def _directory(self, place: Place) -> str:
         return os.path.join(self._root, place.key)
 
-    def _changed(self, project: str) -> Iterator[tuple[int, str]]:
-        folder = os.path.join(self._root, project)
-        try:
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    if entry.name[0] == "." or not entry.is_dir(follow_symlinks=False):
-                        continue
-                    try:
-                        updated = entry.stat(follow_symlinks=False).st_mtime_ns // 1_000_000
-                    except FileNotFoundError:
-                        continue  # removed meanwhile
-                    yield updated, f"{project}/{entry.name}"
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise storage_error(error, "read", folder) from error
-
 
 class SqliteSource:
     """The sessions of a database. A place carries the row that it was made from."""
@@ -168,13 +147,3 @@ class SqliteSource:
 
 def _place_of(row: SessionRow) -> Place:
     return Place(f"sqlite:{row.name}", row.updated, row)
-
-
-def _folder_names(parent: str) -> list[str]:
-    try:
-        with os.scandir(parent) as entries:
-            return [e.name for e in entries if e.name[0] != "." and e.is_dir(follow_symlinks=False)]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise storage_error(error, "read", parent) from error

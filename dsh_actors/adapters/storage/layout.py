@@ -6,18 +6,25 @@ directory; the escaped id decides, so a lookup checks one path a project and lis
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import posix
 import re
 
-from dsh_actors.errors import SessionCorrupt, SessionNotFound, StorageError, StorageFull, UsageError
+from dsh_actors.errors import (
+    SessionCorrupt,
+    SessionNotFound,
+    StorageError,
+    StorageFull,
+    UsageError,
+    is_disk_full,
+)
 
 __all__ = [
     "CHECKPOINTS_NAME",
     "LOCK_NAME",
     "LOG_NAME",
+    "SESSION_PARTS",
     "SPILL_NAME",
     "close_descriptor",
     "find_all",
@@ -34,6 +41,8 @@ LOCK_NAME = "lock"
 LOG_NAME = "log"
 CHECKPOINTS_NAME = "checkpoints"
 SPILL_NAME = "spill"
+SESSION_PARTS = frozenset({LOCK_NAME, LOG_NAME, CHECKPOINTS_NAME, SPILL_NAME})
+"""All that stands in the directory of a session."""
 
 close_descriptor = posix.close
 """Closes at once. The patched ``os.close`` asks the event loop first, which never knew these files."""
@@ -42,7 +51,6 @@ MAX_PROJECT_SLUG = 100
 MAX_ID_NAME = 200
 _HASHED_ID_PREFIX = 120
 
-_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _SEPARATORS = re.compile(r"[/\\:]+")
 _ESCAPE = re.compile(r"~([0-9A-F]{4})")
 
@@ -118,11 +126,20 @@ def _require_readable(root: str) -> None:
         with os.scandir(root) as projects:
             for project in projects:
                 if project.is_dir(follow_symlinks=False):
-                    os.stat(os.path.join(project.path, "."))
+                    _require_searchable(project.path)
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
         raise storage_error(error, "read", str(error.filename or root)) from error
+
+
+def _require_searchable(directory: str) -> None:
+    try:
+        os.stat(os.path.join(directory, "."))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise storage_error(error, "read", directory) from error
 
 
 def make_private_directories(path: str) -> None:
@@ -151,7 +168,7 @@ def fsync_directory(path: str) -> None:
 def storage_error(error: OSError, action: str, path: str) -> StorageError:
     """``error`` as one clear line: `StorageFull` when there is no room, `StorageError` otherwise."""
     reason = error.strerror or str(error)
-    if error.errno in _NO_SPACE:
+    if is_disk_full(error):
         return StorageFull(f"cannot {action} {path}: {reason}", hint="make room, then resume the session")
     return StorageError(f"cannot {action} {path}: {reason}")
 

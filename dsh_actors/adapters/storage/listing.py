@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 
-from dsh_actors.adapters.storage.layout import LOCK_NAME, LOG_NAME, id_of_name
+from dsh_actors.adapters.storage.layout import LOCK_NAME, LOG_NAME, SESSION_PARTS, id_of_name
 from dsh_actors.adapters.storage.lock import is_held
 from dsh_actors.adapters.storage.recovery import Batch, LogReader
 from dsh_actors.adapters.storage.segments import segment_names
 from dsh_actors.adapters.storage.summary import SessionSummary
 from dsh_actors.core.events import SessionHeader
 from dsh_actors.core.ids import SessionId
-from dsh_actors.errors import EventRefused, SessionError, SessionUnsupported
+from dsh_actors.errors import EventRefused, SessionCorrupt, SessionError, SessionUnsupported
 from dsh_actors.ports import SessionListing
 
 __all__ = ["list_session"]
@@ -70,6 +70,9 @@ def _observe(summary: SessionSummary, batch: Batch) -> None:
 
 
 def _has_no_bytes(directory: str) -> bool:
+    names = set(os.listdir(directory))
+    if names - SESSION_PARTS and LOG_NAME not in names:
+        raise SessionCorrupt(f"{directory} is no session")
     log = os.path.join(directory, LOG_NAME)
     if not os.path.isdir(log):
         return True

@@ -8,13 +8,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import sys
-import time
 
 from dsh_actors.adapters.storage.layout import close_descriptor, storage_error
 from dsh_actors.errors import SessionBusy, SessionNotFound, StorageError
 
-__all__ = ["SessionLock", "describe_process", "is_held"]
+__all__ = ["SessionLock", "is_held", "this_process"]
 
 _HELD = frozenset({errno.EWOULDBLOCK, errno.EACCES})
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
@@ -75,11 +73,9 @@ def is_held(path: str) -> bool:
         close_descriptor(descriptor)
 
 
-def describe_process(started_ms: int) -> str:
+def this_process() -> str:
     """One line that names this process to people who meet its locks."""
-    command = " ".join([os.path.basename(sys.argv[0]), *sys.argv[1:2]])
-    started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(started_ms / 1000))
-    return f"process {os.getpid()} on {os.uname().nodename} since {started} ({command})"
+    return f"pid {os.getpid()} on {os.uname().nodename}"
 
 
 def _hold(descriptor: int, path: str, owner: str, what: str) -> None:

@@ -10,23 +10,27 @@ import os
 import time
 
 from dsh_actors.adapters.storage.layout import (
-    CHECKPOINTS_NAME,
     LOCK_NAME,
-    LOG_NAME,
-    SPILL_NAME,
+    SESSION_PARTS,
     close_descriptor,
     fsync_directory,
     storage_error,
 )
 from dsh_actors.adapters.storage.lock import SessionLock, is_held
-from dsh_actors.errors import StorageError
+from dsh_actors.errors import SessionNotFound, StorageError
 
-__all__ = ["GONE_PREFIX", "NEW_PREFIX", "remove_leftovers", "remove_session"]
+__all__ = [
+    "GONE_PREFIX",
+    "NEW_PREFIX",
+    "remove_leftovers",
+    "remove_session",
+    "require_removable",
+    "tree_size",
+]
 
 NEW_PREFIX = ".new-"
 GONE_PREFIX = ".gone-"
 
-_OURS = frozenset({LOCK_NAME, LOG_NAME, CHECKPOINTS_NAME, SPILL_NAME})
 _OLD_S = 3600
 
 
@@ -36,16 +40,12 @@ def remove_session(directory: str, owner: str, what: str) -> int:
     Raises `SessionBusy` naming the holder of ``what``, `SessionNotFound`, or `StorageError`; where
     something of somebody else stands in the directory, nothing has changed then.
     """
-    if os.path.islink(directory):
-        raise StorageError(f"{directory} is a link", hint="remove the link yourself")
+    require_removable(directory, what)
     lock = SessionLock.acquire(os.path.join(directory, LOCK_NAME), owner, what)
     project = os.path.dirname(directory)
     place = os.path.join(project, f"{GONE_PREFIX}{os.getpid()}-{os.urandom(8).hex()}")
     try:
-        foreign = sorted(set(os.listdir(directory)) - _OURS)
-        if foreign:
-            path = os.path.join(directory, foreign[0])
-            raise StorageError(f"{path} is no part of {what}", hint="move it away first")
+        require_removable(directory, what)
         os.rename(directory, place)
         fsync_directory(project)
         freed = _remove_tree(place)
@@ -56,6 +56,33 @@ def remove_session(directory: str, owner: str, what: str) -> int:
     finally:
         lock.release()
     return freed
+
+
+def require_removable(directory: str, what: str) -> None:
+    """Raises `StorageError` where the directory is a link, or something of somebody else stands in it."""
+    if os.path.islink(directory):
+        raise StorageError(f"{directory} is a link", hint="remove the link yourself")
+    try:
+        foreign = sorted(set(os.listdir(directory)) - SESSION_PARTS)
+    except FileNotFoundError as error:
+        raise SessionNotFound(f"{what} is gone") from error
+    except OSError as error:
+        raise storage_error(error, "read", directory) from error
+    if foreign:
+        path = os.path.join(directory, foreign[0])
+        raise StorageError(f"{path} is no part of {what}", hint="move it away first")
+
+
+def tree_size(directory: str) -> int:
+    """Bytes of all files below a directory, of those that can be looked at. Raises nothing."""
+    total = 0
+    for folder, _folders, files in os.walk(directory):
+        for name in files:
+            try:
+                total += os.lstat(os.path.join(folder, name)).st_size
+            except OSError:
+                continue
+    return total
 
 
 def remove_leftovers(project: str) -> None:

@@ -37,6 +37,8 @@ class DamagedLog:
         self._log = os.path.join(directory, LOG_NAME)
         try:
             self._paths = [os.path.join(self._log, name) for name in segment_names(self._log)]
+        except FileNotFoundError:
+            self._paths = []
         except OSError as error:
             raise storage_error(error, "read", self._log) from error
 

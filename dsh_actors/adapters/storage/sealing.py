@@ -30,17 +30,17 @@ def open_next(tail: SegmentTail, session: str, next_seq: int, data: bytes) -> Se
     Durable on return, otherwise nothing has changed. Raises `SessionBusy` if somebody else changed
     the segment, `SessionCorrupt` if it cannot be read, `StorageFull` or `StorageError`.
     """
-    path = os.path.join(os.path.dirname(tail.path), segment_name(next_seq))
+    path = os.path.join(tail.folder, segment_name(next_seq))
     try:
         tail.require_unchanged()
-        previous = (os.path.basename(tail.path), _records_sha256(tail.path))
+        previous = (tail.name, tail.records_sha256() or _records_sha256(tail.path))
         head = SegmentHeader(session, next_seq, previous).encode()
         inode, size = write_atomically(path, (compress_frame(head), compress_frame(data)), replace=False)
     except FileExistsError as error:
         raise SessionBusy(f"stale writer: {path} exists already, nothing was written") from error
     except OSError as error:
         raise storage_error(error, "write", path) from error
-    return SegmentTail(path, inode, size)
+    return SegmentTail(path, inode, size, data)
 
 
 def unpacked(directory: str, names: list[str]) -> list[str]:

@@ -7,9 +7,11 @@ compare-and-swap on the file's identity and size, and is taken back when any par
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import re
+from collections import OrderedDict
 from dataclasses import dataclass
 
 from dsh_actors.adapters.storage.files import write_all
@@ -26,7 +28,7 @@ from dsh_actors.adapters.storage.layout import (
 from dsh_actors.adapters.storage.lock import SessionLock
 from dsh_actors.adapters.storage.removal import NEW_PREFIX
 from dsh_actors.core.events import SessionHeader
-from dsh_actors.core.text import JsonObject
+from dsh_actors.core.text import JsonObject, shape_fault
 from dsh_actors.errors import EventRefused, SessionBusy, SessionExists, SessionUnsupported
 
 __all__ = [
@@ -98,7 +100,7 @@ class SegmentHeader:
                 None if header is None else SessionHeader.from_json(header),
             )
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise EventRefused(f"the first line is no segment header: {error!r}") from error
+            raise EventRefused(f"the first line is no segment header: {shape_fault(error)}") from error
 
 
 def segment_name(first_seq: int) -> str:
@@ -117,20 +119,37 @@ def segment_names(log_directory: str) -> list[str]:
     return [name for _seq, name in sorted((seq, name) for seq, name in numbered if seq is not None)]
 
 
+_MAX_OPEN = 128
+_open_tails: OrderedDict[SegmentTail, int] = OrderedDict()
+"""Descriptors of the segments that were appended to last; older ones are closed, so that an idle session
+costs none. Whoever takes one out owns it, which is one atomic step."""
+
+
 class SegmentTail:
-    """The end of the last segment, as its writer believes it to be. The session's lock is held."""
+    """The end of the last segment, as its writer believes it to be. The session's lock is held.
 
-    __slots__ = ("_inode", "_is_dirty", "path", "size")
+    ``first`` are the lines behind its header where it was made just now: their digest is carried on then.
+    """
 
-    def __init__(self, path: str, inode: int, size: int) -> None:
+    __slots__ = ("_digest", "_inode", "_is_dirty", "folder", "name", "path", "size")
+
+    def __init__(self, path: str, inode: int, size: int, first: bytes | None = None) -> None:
         self.path = path
+        self.folder, self.name = os.path.split(path)
         self.size = size
         self._inode = inode
         self._is_dirty = False  # a failed append could not be taken back
+        self._digest = None if first is None else hashlib.sha256(first)
 
-    @property
-    def name(self) -> str:
-        return os.path.basename(self.path)
+    def records_sha256(self) -> str | None:
+        """Of the lines behind the header. None where this process did not write them all."""
+        return None if self._digest is None else self._digest.hexdigest()
+
+    def close(self) -> None:
+        """Nothing is appended any more. May be called again."""
+        descriptor = _open_tails.pop(self, None)
+        if descriptor is not None:
+            close_descriptor(descriptor)
 
     @property
     def first_seq(self) -> int:
@@ -142,12 +161,10 @@ class SegmentTail:
         Raises `SessionBusy` if somebody else changed the file, `StorageFull` or `StorageError`.
         """
         frame = compress_frame(data)
+        descriptor, is_sound = _open_tails.pop(self, None), False
         try:
-            # The file is open only here, so that an idle session costs no descriptor for it.
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError as error:
-            raise storage_error(error, "write", self.path) from error
-        try:
+            if descriptor is None:
+                descriptor = self._open()
             self._require_unchanged(descriptor)
             self._is_dirty = True
             try:
@@ -157,25 +174,42 @@ class SegmentTail:
                 self._take_back(descriptor)
                 raise
             self.size += len(frame)
-            self._is_dirty = False
+            self._is_dirty, is_sound = False, True
+            if self._digest is not None:
+                self._digest.update(data)
         except OSError as error:
             raise storage_error(error, "write", self.path) from error
         finally:
-            close_descriptor(descriptor)
+            if is_sound and descriptor is not None:
+                self._keep(descriptor)
+            elif descriptor is not None:
+                close_descriptor(descriptor)
 
     def require_unchanged(self) -> None:
         """Check it as `append` does. Raises `SessionBusy` or OSError."""
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = self._open()
         try:
             self._require_unchanged(descriptor)
         finally:
             close_descriptor(descriptor)
 
+    def _open(self) -> int:
+        return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+    def _keep(self, descriptor: int) -> None:
+        _open_tails[self] = descriptor
+        while len(_open_tails) > _MAX_OPEN:
+            try:
+                close_descriptor(_open_tails.popitem(last=False)[1])
+            except KeyError:
+                return  # other threads took them all
+
     def _require_unchanged(self, descriptor: int) -> None:
-        status = os.fstat(descriptor)
+        # By its name: a descriptor would not tell that another file has taken its place.
+        status = os.lstat(self.path)
         if self._is_dirty and status.st_size > self.size and status.st_ino == self._inode:
             self._take_back(descriptor)
-            status = os.fstat(descriptor)
+            status = os.lstat(self.path)
         if status.st_size != self.size or status.st_ino != self._inode:
             raise SessionBusy(
                 f"stale writer: {self.path} is not as this process left it, nothing was written",
@@ -238,7 +272,7 @@ def _publish(
         if lock is not None:
             lock.release()
         raise
-    return lock, SegmentTail(os.path.join(directory, LOG_NAME, segment_name(0)), inode, size)
+    return lock, SegmentTail(os.path.join(directory, LOG_NAME, segment_name(0)), inode, size, data)
 
 
 def _exists(header: SessionHeader) -> SessionExists:

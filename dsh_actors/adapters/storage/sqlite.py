@@ -14,6 +14,7 @@ from dsh_actors.adapters.storage import sqlite_rows as rows
 from dsh_actors.adapters.storage.layout import id_of_name, make_private_directories, name_of_id, storage_error
 from dsh_actors.adapters.storage.lock import SessionLock, is_held
 from dsh_actors.adapters.storage.sequence import require_next
+from dsh_actors.adapters.storage.sqlite_damage import DamagedRows
 from dsh_actors.adapters.storage.sqlite_file import SqliteFile
 from dsh_actors.adapters.storage.summary import SessionSummary
 from dsh_actors.core.events import Event, SessionHeader
@@ -97,7 +98,12 @@ class SqliteStorage:
 
     def list(self, cwd: str | None = None) -> Iterator[SessionListing]:
         """Newest first; each session is read when it is asked for."""
-        return (self.listing(row) for row in self.changed(cwd))
+        self.hold()  # one connection for them all
+        try:
+            for row in self.changed(cwd):
+                yield self.listing(row)
+        finally:
+            self._file.let_go()
 
     def changed(self, cwd: str | None = None, limit: int | None = None) -> Sequence[rows.SessionRow]:
         """All sessions, or those of ``cwd``, newest first, at most ``limit``."""
@@ -167,11 +173,7 @@ class SqliteStorage:
         try:
             row = self._find(session_id)
             with self._file.writing() as database:
-                query = "SELECT total(length(data)) FROM {} WHERE session = ?"
-                freed = sum(
-                    int(database.execute(query.format(table), (row.key,)).fetchone()[0])
-                    for table in ("batches", "checkpoints")
-                )
+                freed = rows.stored_size(database, row.key)
                 for place in ("batches WHERE session", "checkpoints WHERE session", "sessions WHERE key"):
                     database.execute(f"DELETE FROM {place} = ?", (row.key,))
             # Only now that nothing names it: who meets the old lock file finds no session behind it.
@@ -183,10 +185,33 @@ class SqliteStorage:
                 database.execute("PRAGMA incremental_vacuum").fetchall()
         return freed
 
+    def require_removable(self, session_id: SessionId) -> None:
+        """Whether `delete` would remove it, as far as can be told beforehand. Raises as that does."""
+        if self.is_in_use(session_id):
+            raise SessionBusy(f"session {session_id!r} is in use")
+
     def path(self, session_id: SessionId) -> str:
         """The database: a session in it has no directory. Raises `SessionNotFound`."""
         self._find(session_id)
         return self._file.path
+
+    def size(self, session_id: SessionId) -> int:
+        """Bytes of what is stored of the session. Raises `SessionNotFound`."""
+        self.hold()  # one connection for both
+        try:
+            key = self._find(session_id).key
+            with self._file.reading() as database:
+                return 0 if database is None else rows.stored_size(database, key)
+        finally:
+            self._file.let_go()
+
+    def is_in_use(self, session_id: SessionId) -> bool:
+        """Whether somebody writes the session. Raises `SessionNotFound`."""
+        return self.is_live(self._find(session_id))
+
+    def damaged(self, session_id: SessionId) -> DamagedRows:
+        """What is left of a session that may be damaged. Raises `SessionNotFound`."""
+        return DamagedRows(self._file, self._find(session_id))
 
     def _find(self, session_id: SessionId) -> rows.SessionRow:
         with self._file.reading() as database:

@@ -21,14 +21,26 @@ from dsh_actors.errors import (
     SessionUnsupported,
     StorageError,
     StorageFull,
+    is_disk_full,
 )
 
-__all__ = ["Layout", "SqliteFile", "connect", "create_file", "database_error", "require_layout"]
+__all__ = [
+    "Layout",
+    "SqliteFile",
+    "connect",
+    "create_file",
+    "database_error",
+    "is_blank",
+    "lay_out",
+    "require_layout",
+]
 
 _FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE})
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _CORRUPT = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_NO_PLACE = _FULL | {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR}
 _MAX_IDLE = 4
+_PROBED = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +63,16 @@ class SqliteFile:
         self._layout = layout
         self._busy_timeout_s = busy_timeout_s
         self._idle: list[sqlite3.Connection] = []
-        self._holders = 0
+        self._holders: list[None] = []  # as many as hold it; threads add and take away in one step
 
     def hold(self) -> None:
         """Somebody is going to write now and then; `let_go` undoes it."""
-        self._holders += 1
+        self._holders.append(None)
 
     def let_go(self) -> None:
-        self._holders -= 1
-        if self._holders == 0:
-            while self._idle:
-                self._idle.pop().close()
+        self._holders.pop()
+        while self._idle and not self._holders:
+            self._idle.pop().close()
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection | None]:
@@ -114,7 +125,8 @@ class SqliteFile:
     def _give_back(self, database: sqlite3.Connection | None) -> None:
         if database is None:
             return
-        if self._holders and len(self._idle) < _MAX_IDLE:
+        is_shared = not isinstance(database, _StillConnection)
+        if is_shared and self._holders and len(self._idle) < _MAX_IDLE:
             self._idle.append(database)
         else:
             database.close()
@@ -124,12 +136,24 @@ class SqliteFile:
             if not is_new:
                 return None
             create_file(self.path)
+        try:
+            return self._open_shared(is_new)
+        except sqlite3.Error as error:
+            if is_new or not _is_still(self.path, error):
+                raise
+            return self._open_still()
+
+    def _open_shared(self, is_new: bool) -> sqlite3.Connection | None:
         database = connect(self.path, self._busy_timeout_s)
         try:
             _require_setting(database, "synchronous", "FULL", 2, self.path)
             if is_new:
-                _lay_out(database, self._layout, self.path)
-            elif _is_blank(database):
+                if is_blank(database):
+                    # Both are properties of the file. Freed pages go back to the file system when asked.
+                    database.execute("PRAGMA auto_vacuum = INCREMENTAL")
+                    _require_setting(database, "journal_mode", "WAL", "wal", self.path)
+                    lay_out(database, self._layout)
+            elif is_blank(database):
                 # Made by somebody who did not come further.
                 database.close()
                 return None
@@ -139,12 +163,45 @@ class SqliteFile:
             raise
         return database
 
+    def _open_still(self) -> sqlite3.Connection | None:
+        """A connection to a file that nobody can write to, as the disk is full or read-only."""
+        database = connect(self.path, self._busy_timeout_s, _StillConnection)
+        try:
+            if is_blank(database):
+                database.close()
+                return None
+            require_layout(database, self._layout, self.path)
+        except BaseException:
+            database.close()
+            raise
+        return database
 
-def connect(path: str, busy_timeout_s: float) -> sqlite3.Connection:
+
+class _StillConnection(sqlite3.Connection):
+    """Reads the file as it is and takes no lock. Used once: the disk may have room a moment later."""
+
+
+def _is_still(path: str, error: sqlite3.Error) -> bool:
+    """Whether the file is whole by itself, and all that failed is what readers keep beside it for writers."""
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _NO_PLACE:
+        return False
+    try:
+        return os.path.getsize(f"{path}-wal") == 0
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+
+
+def connect(
+    path: str, busy_timeout_s: float, kind: type[sqlite3.Connection] = sqlite3.Connection
+) -> sqlite3.Connection:
     """Open an existing file, without looking at it yet. Raises `sqlite3.Error`."""
+    mode = "mode=ro&immutable=1" if kind is _StillConnection else "mode=rw"
     database = sqlite3.connect(
-        f"file:{quote(path)}?mode=rw",
+        f"file:{quote(path)}?{mode}",
         uri=True,
+        factory=kind,
         timeout=busy_timeout_s,
         isolation_level=None,
         # Which native thread comes next does not matter; they come one after another.
@@ -171,6 +228,26 @@ def create_file(path: str) -> None:
         raise storage_error(error, "create", path) from error
 
 
+def is_blank(database: sqlite3.Connection) -> bool:
+    """Whether nobody has made anything of the file yet. Raises `sqlite3.Error`."""
+    tables: int = database.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    return tables == 0 and _pragma(database, "application_id") == 0 and _pragma(database, "user_version") == 0
+
+
+def lay_out(database: sqlite3.Connection, layout: Layout) -> None:
+    """Make a blank database ours, as one transaction; a process that comes second finds it made.
+
+    Raises `sqlite3.Error`.
+    """
+    database.execute("BEGIN IMMEDIATE")
+    if is_blank(database):
+        for statement in layout.statements:
+            database.execute(statement)
+        database.execute(f"PRAGMA application_id = {layout.application_id}")
+        database.execute(f"PRAGMA user_version = {layout.version}")
+    database.execute("COMMIT")
+
+
 def require_layout(database: sqlite3.Connection, layout: Layout, path: str) -> None:
     """Raises `SessionUnsupported` for a newer version, `SessionCorrupt` for any other difference."""
     application = _pragma(database, "application_id")
@@ -191,7 +268,7 @@ def database_error(error: sqlite3.Error, action: str, path: str) -> SessionError
     # Errors of the Python module itself, such as a closed connection, have no code.
     extended: int = getattr(error, "sqlite_errorcode", 0)
     code = extended & 0xFF
-    if code in _FULL or extended in _FULL:
+    if code in _FULL or extended in _FULL or (code == sqlite3.SQLITE_IOERR and not _has_room(path)):
         return StorageFull(f"cannot {action} {path}: {error}", hint="make room, then resume the session")
     if code in _BUSY:
         return SessionBusy(f"cannot {action} {path}: {error}", hint="another program is using it; try again")
@@ -200,6 +277,23 @@ def database_error(error: sqlite3.Error, action: str, path: str) -> SessionError
             f"{path} is damaged: {error}", hint="the file was left as it is; put back a copy of it"
         )
     return StorageError(f"cannot {action} {path}: {error}")
+
+
+def _has_room(path: str) -> bool:
+    """Whether a file as large as the database's can grow. The library says of a quota, or of a limit on the
+    sizes of files, only that something is wrong with the disk.
+    """
+    sizes = [os.path.getsize(name) for name in (path, f"{path}-wal") if os.path.exists(name)]
+    probe = f"{path}.probe-{os.getpid()}-{os.urandom(8).hex()}"
+    try:
+        descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.unlink(probe)
+            return os.pwrite(descriptor, bytes(_PROBED), max(sizes, default=0)) == _PROBED
+        finally:
+            close_descriptor(descriptor)
+    except OSError as error:
+        return not is_disk_full(error)
 
 
 def _drop(database: sqlite3.Connection | None) -> None:
@@ -244,24 +338,3 @@ def _require_setting(database: sqlite3.Connection, name: str, value: str, due: o
     found = database.execute(f"PRAGMA {name}").fetchone()[0]
     if found != due:
         raise StorageError(f"{path} does not work with {name} = {value}: it stays {found}")
-
-
-def _is_blank(database: sqlite3.Connection) -> bool:
-    tables: int = database.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
-    return tables == 0 and _pragma(database, "application_id") == 0 and _pragma(database, "user_version") == 0
-
-
-def _lay_out(database: sqlite3.Connection, layout: Layout, path: str) -> None:
-    """Make a blank database ours, as one transaction; a process that comes second finds it made."""
-    if not _is_blank(database):
-        return
-    # Both are properties of the file. Freed pages go back to the file system when asked.
-    database.execute("PRAGMA auto_vacuum = INCREMENTAL")
-    _require_setting(database, "journal_mode", "WAL", "wal", path)
-    database.execute("BEGIN IMMEDIATE")
-    if _is_blank(database):
-        for statement in layout.statements:
-            database.execute(statement)
-        database.execute(f"PRAGMA application_id = {layout.application_id}")
-        database.execute(f"PRAGMA user_version = {layout.version}")
-    database.execute("COMMIT")

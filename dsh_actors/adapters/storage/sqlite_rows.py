@@ -36,6 +36,7 @@ __all__ = [
     "pack",
     "pack_checkpoint",
     "stored_events",
+    "stored_size",
 ]
 
 LAYOUT = Layout(
@@ -218,6 +219,15 @@ def stored_events(database: sqlite3.Connection, row: SessionRow, from_seq: int, 
                 event.require_known()
                 if event.seq >= from_seq:
                     yield event
+
+
+def stored_size(database: sqlite3.Connection, key: int) -> int:
+    """Bytes of a session's batches and checkpoints."""
+    query = "SELECT total(length(data)) FROM {} WHERE session = ?"
+    sizes = (
+        database.execute(query.format(table), (key,)).fetchone()[0] for table in ("batches", "checkpoints")
+    )
+    return sum(map(int, sizes))
 
 
 def pack_checkpoint(checkpoint: Checkpoint) -> bytes:

@@ -6,6 +6,7 @@ writer belongs to one thread at a time; different sessions may be used at the sa
 
 from __future__ import annotations
 
+import heapq
 import os
 from collections.abc import Callable, Iterator, Sequence
 
@@ -22,12 +23,18 @@ from dsh_actors.adapters.storage.layout import (
 from dsh_actors.adapters.storage.listing import list_session
 from dsh_actors.adapters.storage.lock import SessionLock, is_held
 from dsh_actors.adapters.storage.recovery import LogReader, stable_events
-from dsh_actors.adapters.storage.removal import remove_leftovers, remove_session
+from dsh_actors.adapters.storage.removal import (
+    remove_leftovers,
+    remove_session,
+    require_removable,
+    tree_size,
+)
+from dsh_actors.adapters.storage.salvage import DamagedLog
 from dsh_actors.adapters.storage.segments import SegmentTail, publish_session, segment_names
 from dsh_actors.adapters.storage.writer import DEFAULT_SIZES, SegmentSizes, SegmentWriter
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId
-from dsh_actors.errors import SessionCorrupt, SessionError, SessionExists, SessionNotFound
+from dsh_actors.errors import SessionBusy, SessionCorrupt, SessionError, SessionExists, SessionNotFound
 from dsh_actors.ports import Checkpoint, SessionListing
 
 __all__ = ["SegmentStorage", "SegmentWriter"]
@@ -147,9 +154,16 @@ class SegmentStorage:
         remove_leftovers(os.path.dirname(directory))
         return freed
 
+    def require_removable(self, session_id: SessionId) -> None:
+        """Whether `delete` would remove it, as far as can be told beforehand. Raises as that does."""
+        directory, what = find_session(self._root, session_id), f"session {session_id!r}"
+        require_removable(directory, what)
+        if is_held(os.path.join(directory, LOCK_NAME)):
+            raise SessionBusy(f"{what} is in use")
+
     def list(self, cwd: str | None = None) -> Iterator[SessionListing]:
         """Newest first; each session is read when it is asked for."""
-        for directory, updated_ms in self._newest_directories(cwd):
+        for directory, updated_ms in self.newest_directories(cwd):
             listing = list_session(directory, updated_ms)
             if cwd is None or listing.cwd in (None, cwd):
                 yield listing
@@ -160,7 +174,7 @@ class SegmentStorage:
         Newest first; sub-agents' sessions are left out.
         """
         found: list[tuple[SessionId, bool]] = []
-        for directory, _updated_ms in self._newest_directories(cwd):
+        for directory, _updated_ms in self.newest_directories(cwd):
             if len(found) >= limit:
                 break
             try:
@@ -175,25 +189,57 @@ class SegmentStorage:
         """The session's directory. Raises `SessionNotFound`."""
         return find_session(self._root, session_id)
 
-    def _newest_directories(self, cwd: str | None) -> Sequence[tuple[str, int]]:
-        """Each session's directory with the time of its last change in ms, newest first."""
-        projects = _directories(self._root) if cwd is None else [os.path.join(self._root, project_name(cwd))]
-        changed: list[tuple[int, str]] = []
-        for project in projects:
-            remove_leftovers(project)
-            for directory in _directories(project):
-                try:
-                    changed.append((os.stat(directory).st_mtime_ns // 1_000_000, directory))
-                except FileNotFoundError:
-                    continue  # removed meanwhile
-        return [(directory, updated_ms) for updated_ms, directory in sorted(changed, reverse=True)]
+    def size(self, session_id: SessionId) -> int:
+        """Bytes of the session's files. Raises `SessionNotFound`."""
+        return tree_size(find_session(self._root, session_id))
+
+    def is_in_use(self, session_id: SessionId) -> bool:
+        """Whether somebody writes the session. Raises `SessionNotFound`."""
+        return is_held(os.path.join(find_session(self._root, session_id), LOCK_NAME))
+
+    def damaged(self, session_id: SessionId) -> DamagedLog:
+        """What is left of a session that may be damaged. Raises `SessionNotFound` or `StorageError`."""
+        return DamagedLog(find_session(self._root, session_id))
+
+    def newest_directories(
+        self, cwd: str | None = None, limit: int | None = None
+    ) -> Sequence[tuple[str, int]]:
+        """Each session's directory with the time of its last change in ms, newest first, at most ``limit``.
+
+        With a ``cwd`` those that may be of it: the names of projects are lossy.
+        """
+        if cwd is None:
+            projects = [entry.path for entry in _directories(self._root) if entry.name[0] != "."]
+        else:
+            projects = [os.path.join(self._root, project_name(cwd))]
+        changed = [found for project in projects for found in _dated(project)]
+        if limit is not None:
+            changed = heapq.nlargest(limit, changed)
+        else:
+            changed.sort(reverse=True)
+        return [(directory, updated_ms) for updated_ms, directory in changed]
 
 
-def _directories(parent: str) -> list[str]:
-    """The visible directories in ``parent``; none if it does not exist."""
+def _dated(project: str) -> Iterator[tuple[int, str]]:
+    """The sessions of a project and when each last changed; leftovers that are found there are removed."""
+    has_leftovers = False
+    for entry in _directories(project):
+        if entry.name[0] == ".":
+            has_leftovers = True
+            continue
+        try:
+            yield entry.stat(follow_symlinks=False).st_mtime_ns // 1_000_000, entry.path
+        except FileNotFoundError:
+            continue  # removed meanwhile
+    if has_leftovers:
+        remove_leftovers(project)
+
+
+def _directories(parent: str) -> list[os.DirEntry[str]]:
+    """The directories in ``parent``; none if it does not exist."""
     try:
         with os.scandir(parent) as entries:
-            return [e.path for e in entries if e.name[0] != "." and e.is_dir(follow_symlinks=False)]
+            return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
     except FileNotFoundError:
         return []
     except OSError as error:

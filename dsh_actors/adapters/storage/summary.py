@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dsh_actors.core.codec import ROW_TYPES, decode_line
-from dsh_actors.core.events import KNOWN_TYPES, Event
+from dsh_actors.core.events import KNOWN_TYPES, Event, wrong_payload
 from dsh_actors.core.text import shorten
-from dsh_actors.errors import EventRefused
 
 __all__ = ["MAX_TITLE", "SessionSummary"]
 
@@ -57,7 +56,7 @@ class SessionSummary:
                     text = "".join(block["text"] for block in blocks if block["type"] == "text")
                     self.first_prompt = _one_line(text)
         except (KeyError, TypeError, AttributeError) as error:
-            raise EventRefused(f"{event.type} event {event.seq} has a wrong payload: {error!r}") from error
+            raise wrong_payload(event, error) from error
 
     def observe_lines(self, lines: Iterable[bytes]) -> None:
         """As `observe`, decoding only what matters. Raises `SessionUnsupported` for an unknown type too."""

@@ -183,6 +183,8 @@ class SegmentWriter:
         if self._is_closed:
             return
         self._is_closed = True
+        if self._tail is not None:
+            self._tail.close()
         if self._lock is not None:
             self._lock.release()
         if self._on_close is not None:
@@ -205,12 +207,13 @@ class SegmentWriter:
 
     def _seal(self, tail: SegmentTail, data: bytes) -> None:
         self._tail = open_next(tail, self._header.id, self._end.next_seq, data)
+        tail.close()
         self._unpacked.append(tail.name)
         self._may_rewrite = True
 
     def _require_last(self, tail: SegmentTail) -> None:
         """A sealed segment does not change, so only its successor tells that somebody sealed it."""
-        path = os.path.join(os.path.dirname(tail.path), segment_name(self._end.next_seq))
+        path = f"{tail.folder}/{segment_name(self._end.next_seq)}"
         if path != tail.path and os.path.lexists(path):
             raise SessionBusy(
                 f"stale writer: {path} exists already, nothing was written",

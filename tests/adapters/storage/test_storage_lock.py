@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dsh_actors.adapters.storage.lock import SessionLock, describe_process, is_held
+from dsh_actors.adapters.storage.lock import SessionLock, is_held, this_process
 from dsh_actors.core.ids import SessionId
 from dsh_actors.errors import SessionBusy, StorageError
 from tests.adapters.storage.samples import OWNER, child, disk, stored, turn
@@ -123,6 +123,4 @@ def test_a_file_system_without_locks_is_said_to_have_none(
 
 
 def test_a_process_describes_itself_on_one_line() -> None:
-    text = describe_process(0)
-    assert f"process {os.getpid()} on {os.uname().nodename} since " in text
-    assert "\n" not in text
+    assert this_process() == f"pid {os.getpid()} on {os.uname().nodename}"

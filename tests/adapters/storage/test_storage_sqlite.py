@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -28,7 +30,7 @@ from dsh_actors.errors import (
     StorageFull,
 )
 from dsh_actors.ports import Checkpoint
-from tests.adapters.storage.samples import OWNER, Ticking, child, disk, header, notes, turn
+from tests.adapters.storage.samples import OWNER, Ticking, child, disk, header, notes, run_child, turn
 
 S1 = SessionId("s1")
 
@@ -489,3 +491,94 @@ def test_a_flipped_bit_is_harmless_or_refused_but_never_read_as_something_else(
         assert found == events, position
         outcomes.add("right")
     assert {"right", "SessionCorrupt"} <= outcomes
+
+
+def test_a_database_is_read_where_nothing_can_be_put_beside_it(
+    storage: SqliteStorage, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(storage, turn(0))
+    parent = os.path.dirname(path)
+    connect = sqlite3.connect
+
+    def no_place(address: str, **options: Any) -> sqlite3.Connection:
+        if "immutable" not in address:
+            error = sqlite3.OperationalError("unable to open database file")
+            error.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+            raise error
+        return connect(address, **options)
+
+    writer = storage.open(S1)
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite3, "connect", no_place)
+        reader = SqliteStorage(path, OWNER, Ticking())
+        # The writer has the file open: what it wrote may still be beside it, so nothing is guessed.
+        Path(f"{path}-wal").write_bytes(b"x" * 32)
+        with pytest.raises(StorageError, match="unable to open"):
+            list(reader.read(S1))
+        os.truncate(f"{path}-wal", 0)
+        assert list(reader.read(S1)) == turn(0)
+        assert [one.status for one in reader.list()] == ["live"]
+    writer.append(turn(9, 2))
+    writer.close()
+    assert list(storage.read(S1)) == [*turn(0), *turn(9, 2)]
+    assert sorted(os.listdir(parent)) == ["sessions.locks", "sessions.sqlite3"]
+
+
+SMALL_FILES = """
+import os, resource, signal, sys
+from dsh_actors.adapters.storage.sqlite import SqliteStorage
+from dsh_actors.errors import StorageFull
+from tests.adapters.storage.samples import OWNER, Ticking, header, notes
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+writer = SqliteStorage(sys.argv[1], OWNER, Ticking()).create(header())
+writer.append(notes(0, 1))
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+noise = os.urandom(200_000).hex()
+try:
+    writer.append(notes(1, 1, noise))
+    print("stored")
+except StorageFull as error:
+    print(error.message, error.hint)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+writer.append(notes(1, 1, noise))
+writer.close()
+"""
+
+
+def test_a_limit_on_the_sizes_of_files_counts_as_a_full_disk(storage: SqliteStorage, path: str) -> None:
+    output = run_child(SMALL_FILES, path)
+    assert path in output and "make room" in output
+    assert [event.seq for event in storage.read(S1)] == [0, 1]
+    assert sorted(os.listdir(os.path.dirname(path))) == ["sessions.locks", "sessions.sqlite3"]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(errno.EDQUOT, StorageFull), (errno.EFBIG, StorageFull), (errno.EIO, StorageError)]
+)
+def test_what_the_library_calls_a_disk_error_is_looked_into(
+    storage: SqliteStorage, path: str, monkeypatch: pytest.MonkeyPatch, code: int, kind: type[Exception]
+) -> None:
+    def refuse(*_arguments: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "pwrite", refuse)
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_WRITE
+    assert type(sqlite_file.database_error(error, "write", path)) is kind
+    assert os.listdir(os.path.dirname(path)) == []
+
+
+def test_listing_opens_the_database_once(storage: SqliteStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(5):
+        stored(storage, turn(0), session_id=f"s{number}")
+    opened: list[str] = []
+    connect = sqlite_file.connect
+
+    def counted(path: str, *rest: Any) -> sqlite3.Connection:
+        opened.append(path)
+        return connect(path, *rest)
+
+    monkeypatch.setattr(sqlite_file, "connect", counted)
+    assert [one.status for one in storage.list()] == ["ok"] * 5
+    assert len(opened) == 1
+    assert storage.size(S1) > 100 and len(opened) == 2, "it was closed with the end of the list"

@@ -14,6 +14,7 @@ from typing import Any
 import gevent
 import pytest
 
+from dsh_actors.adapters.storage import segments
 from dsh_actors.core.events import Event
 from dsh_actors.core.ids import SessionId
 from dsh_actors.errors import SessionBusy, SessionExists, StorageError, StorageFull
@@ -325,3 +326,80 @@ def test_sessions_are_written_at_the_same_time_from_native_threads(tmp_path: Pat
     for name in names:
         assert [event.seq for event in storage.read(SessionId(name))] == list(range(180))
     assert {one.status for one in storage.list()} == {"ok"}
+
+
+def open_segments(root: Path) -> int:
+    links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+    paths = map(os.path.realpath, links)
+    return sum(path.startswith(str(root)) and path.endswith(".jsonl.zst") for path in paths)
+
+
+def test_segments_stay_open_for_the_next_append_but_not_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "_MAX_OPEN", 3)
+    storage = disk(tmp_path)
+    writers = [storage.create(header(f"s{number}")) for number in range(5)]
+    for first_seq in (0, 9, 18):
+        for writer in writers:
+            writer.append(turn(first_seq))
+        assert open_segments(tmp_path) <= 3
+    assert open_segments(tmp_path) == 3
+    for writer in writers:
+        writer.close()
+    assert open_segments(tmp_path) == 0
+    assert all(len(list(storage.read(SessionId(f"s{number}")))) == 27 for number in range(5))
+
+
+def test_a_failed_append_leaves_no_segment_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = disk(tmp_path)
+    writer = storage.create(header())
+    writer.append(turn(0))
+    writer.append(turn(9))
+    assert open_segments(tmp_path) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", Failing(os.write, errno.ENOSPC, 30).write)
+        with pytest.raises(StorageFull):
+            writer.append(turn(18))
+    assert open_segments(tmp_path) == 0
+    writer.append(turn(18))
+    writer.close()
+    assert len(list(storage.read(S1))) == 27
+
+
+def test_a_segment_that_was_replaced_is_found_though_the_old_one_is_still_open(tmp_path: Path) -> None:
+    storage = disk(tmp_path)
+    writer = storage.create(header())
+    writer.append(turn(0))
+    writer.append(turn(9))
+    assert open_segments(tmp_path) == 1
+    path = Path(segment(storage))
+    copy = path.with_name("copy")
+    copy.write_bytes(path.read_bytes())
+    copy.rename(path)
+    with pytest.raises(SessionBusy, match="stale writer"):
+        writer.append(turn(18))
+    writer.close()
+    assert list(storage.read(S1)) == [*turn(0), *turn(9)]
+
+
+def test_the_digest_of_a_sealed_segment_counts_what_is_in_it_and_nothing_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = disk(tmp_path, segment_events=20)
+    writer = storage.create(header())
+    writer.append(turn(0))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", Failing(os.fdatasync, errno.EIO, 0).sync)
+        with pytest.raises(StorageError):
+            writer.append(turn(9, prompt="lost"))
+    for first_seq in (9, 18, 27):
+        writer.append(turn(first_seq))
+    writer.close()
+    whole = [event for first_seq in (0, 9, 18, 27) for event in turn(first_seq)]
+    assert list(storage.read(S1)) == whole, "the chain of segments holds"
+    again = storage.open(S1)
+    assert again.next_seq == 36 and again.needs_rewrite
+    again.compact()
+    again.close()
+    assert list(storage.read(S1)) == whole

@@ -86,15 +86,7 @@ class RequestCycle:
         logged = self._turn.state.request_header
         if self._sent is None or logged is None:
             return self._turn.env.config
-        config, defaults = logged.config, logged.adapter_defaults
-        return CallConfig(
-            config.provider,
-            config.model,
-            None if "reasoningEffort" in defaults else config.reasoning_effort,
-            config.temperature,
-            None if "maxTokens" in defaults else config.max_tokens,
-            config.stop,
-        )
+        return logged.asked()
 
     def on_call(self, ready: io.CallReady) -> None:
         turn, config = self._turn, ready.config

@@ -22,7 +22,7 @@ from dsh_actors.core import turn_io as io
 from dsh_actors.core.chunks import CallConfig, Usage
 from dsh_actors.core.ids import CallId
 from dsh_actors.core.limits import LimitWatch
-from dsh_actors.core.options import AgentOptions
+from dsh_actors.core.options import AgentOptions, TitlePolicy
 from dsh_actors.core.policy import require_known
 from dsh_actors.core.redaction import Redactor
 from dsh_actors.core.request import RequestHeader
@@ -73,6 +73,7 @@ class AgentAssembly:
         tools: list[Any] = list(self._scope.visible_tools().values())
         select_tools(tools, options.tools, options.deny_tools)
         self._check_rules(options)
+        self._title_policy(options)
         if options.limits.max_cost is not None and self._config.price(options.model) is None:
             raise UsageError(
                 f"--max-cost needs a price, and none is known for {options.model}",
@@ -105,6 +106,7 @@ class AgentAssembly:
             cost_of=self._cost,
             watch=LimitWatch(options.limits, state.counters),
             max_parallel=self._config.tools.max_parallel,
+            titles=self._title_policy(options),
         )
         return AgentParts(
             scope, env, gate, self._context_maker(options, header.id, cwd), self._time_left(options, scope)
@@ -126,12 +128,23 @@ class AgentAssembly:
         if not options.model and logged is not None:
             name, model = logged.config.provider, logged.config.model
         else:
-            name, slash, model = (options.model or self._config.agent.model).partition("/")
-            if not slash or not model or not name:
-                raise UsageError(
-                    f"a model is named PROVIDER/MODEL, not {options.model!r}",
-                    hint=f"providers are: {', '.join(sorted(self._providers))}",
-                )
+            name, model = self._split_model(options.model or self._config.agent.model)
+        self._require_provider(name)
+        asked = CallConfig(name, model, options.reasoning, max_tokens=options.max_output)
+        config = _with_kept_settings(asked, logged)
+        self._providers[name].prepare(config)
+        return config
+
+    def _split_model(self, text: str) -> tuple[str, str]:
+        name, slash, model = text.partition("/")
+        if not slash or not model or not name:
+            raise UsageError(
+                f"a model is named PROVIDER/MODEL, not {text!r}",
+                hint=f"providers are: {', '.join(sorted(self._providers))}",
+            )
+        return name, model
+
+    def _require_provider(self, name: str) -> None:
         if name not in self._providers:
             near = difflib.get_close_matches(name, self._providers, 1, 0.5)
             known = ", ".join(sorted(self._providers))
@@ -139,10 +152,20 @@ class AgentAssembly:
                 f"there is no provider {name!r}",
                 hint=f"did you mean {near[0]!r}?" if near else f"providers are: {known}",
             )
-        asked = CallConfig(name, model, options.reasoning, max_tokens=options.max_output)
-        config = _with_kept_settings(asked, logged)
-        self._providers[name].prepare(config)
-        return config
+
+    def _title_policy(self, options: AgentOptions) -> TitlePolicy:
+        """Where titles come from. Raises what `check` raises for a model that cannot be asked."""
+        settings = self._config.session
+        if settings.title == "fallback" or options.ephemeral:
+            return TitlePolicy()
+        if settings.title_model is None:
+            return TitlePolicy(settings.title)
+        from dsh_actors.actors.titling import prepare_title  # only where a model writes titles
+
+        name, model = self._split_model(settings.title_model)
+        self._require_provider(name)
+        prepare_title(self._providers[name], CallConfig(name, model, "off"))
+        return TitlePolicy(settings.title, (name, model))
 
     def _register(self, options: AgentOptions, state: SessionState, scope: Scope, cwd: str) -> None:
         if options.tools is not None or options.deny_tools:

@@ -223,6 +223,9 @@ class OutcomeFold:
                 self._made[name] = self._made.get(name, 0) + 1
             case "tool/result":
                 self._fold_result(data)
+            case "session/title-llm-result" if data.get("usage"):
+                price = self._price_of(f"{data['provider']}/{data['model']}")
+                self._count(Usage.from_json(data["usage"]), price)
             case "llm/retry":
                 self._settle()
                 self.retries += 1
@@ -259,12 +262,12 @@ class OutcomeFold:
 
     def _settle(self) -> None:
         if self._unbilled is not None:
-            self._tokens.add(self._unbilled)
-            if self._price is None or self._cost is None:
-                self._cost = None
-            else:
-                self._cost += self._price.cost(self._unbilled)
+            self._count(self._unbilled, self._price)
             self._unbilled = None
+
+    def _count(self, usage: Usage, price: Price | None) -> None:
+        self._tokens.add(usage)
+        self._cost = None if price is None or self._cost is None else self._cost + price.cost(usage)
 
     # --- the end -----------------------------------------------------------------------------
 

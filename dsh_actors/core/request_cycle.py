@@ -24,6 +24,7 @@ from dsh_actors.core.request import ModelRequest, RequestDigest, RequestHeader, 
 from dsh_actors.core.retry import Retry
 from dsh_actors.core.stream import BlockAssembler
 from dsh_actors.core.text import JsonObject
+from dsh_actors.core.titles import TitleCycle
 from dsh_actors.core.turn_env import Phase, TurnSink
 
 __all__ = ["RequestCycle"]
@@ -58,6 +59,7 @@ class RequestCycle:
 
     def __init__(self, turn: TurnSink) -> None:
         self._turn = turn
+        self.titles = TitleCycle(turn)
         self._step = _Step(0, None, (), False)
         self._attempt: _Attempt | None = None
         self._digest = RequestDigest()
@@ -102,6 +104,7 @@ class RequestCycle:
         proof = {"digest": self._digest.update(request), "messages": len(request.messages)}
         turn.emit("request/digest", turn.place | proof, ignorable=True)
         self._attempt = _Attempt(config.provider, config.model, request)
+        self.titles.on_call(config)
         turn.start(Phase.FLUSHING, io.Flush)
 
     def _log_header(self, header: RequestHeader) -> RequestHeader:
@@ -130,6 +133,7 @@ class RequestCycle:
             self._turn.fail(message.failure or Failure("no request was prepared", "UNKNOWN"))
             return
         turn, step = self._turn.state.last_turn, self._step.number
+        self.titles.on_flushed()
         self._turn.start(Phase.STREAMING, lambda ticket: io.OpenStream(ticket, turn, step, attempt.request))
 
     def on_chunks(self, message: io.Chunks) -> None:

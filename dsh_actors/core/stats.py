@@ -110,6 +110,9 @@ class StatsFold:
                 self._on_reply(data, event.time)
             case "request/context":
                 self._model = f"{data['provider']}/{data['model']}"
+            case "session/title-llm-result" if data.get("usage"):
+                model = f"{data['provider']}/{data['model']}"
+                self.stats.usage.setdefault(model, Tokens()).add(Usage.from_json(data["usage"]))
             case "llm/retry":
                 self._bill()
             case "tool/call":

@@ -8,8 +8,6 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-import pytest
-
 from tests.cli.dsh_process import Dsh, Event, Fifo
 from tests.model_server import CC, EOF, LEN, THINK, C, H, Request, T, reuse_faults
 
@@ -63,13 +61,13 @@ def test_a_run_of_a_hundred_steps_sends_nothing_twice_and_nothing_else(dsh: Dsh)
 
 
 def test_the_fixed_part_of_a_request_is_small(dsh: Dsh) -> None:
-    for dsh.model in ("openai/test", "deepseek/deepseek-flash"):
-        dsh.server.script(T("ok"))
-        assert dsh.run("a question").code == 0
-        (request,) = dsh.requests()
-        assert len(request.json["tools"]) >= 7 and request.messages[0]["role"] == "system"
-        fixed, _, rest = request.body.partition(b'{"role":"user"')
-        assert rest and len(fixed) < FIXED_PART_BYTES
+    dsh.model = "deepseek/deepseek-flash"
+    dsh.server.script(T("ok"))
+    assert dsh.run("a question").code == 0
+    (request,) = dsh.requests()
+    assert len(request.json["tools"]) >= 7 and request.messages[0]["role"] == "system"
+    fixed, _, rest = request.body.partition(b'{"role":"user"')
+    assert rest and len(fixed) < FIXED_PART_BYTES
 
 
 def test_a_session_that_is_killed_again_and_again_extends_its_last_request(dsh: Dsh) -> None:
@@ -127,14 +125,13 @@ def test_a_cancelled_reply_stays_as_far_as_it_went(dsh: Dsh) -> None:
 def test_what_fails_within_a_step_changes_nothing_that_was_sent(dsh: Dsh) -> None:
     dsh.server.script(
         C("todo_write", {"todos": []}),
-        *(H(500, {"retry-after": "0"}), EOF("partial"), T(""), T("first")),
-        *(H(400), LEN("cut"), T("last")),
+        *(H(500, {"retry-after": "0"}), EOF("partial"), T("")),
+        *(LEN("cut"), T("last")),
     )
-    assert dsh.run("--session-id", "s", "one").code == 0
-    for code, prompt in ((1, "two"), (1, "three"), (0, "four")):
-        assert dsh.run("--resume", "s", prompt).code == code
+    assert dsh.run("--session-id", "s", "one").code == 1
+    assert dsh.run("--resume", "s", "two").code == 0
     requests = reused(dsh)
-    assert len(requests) == 8
+    assert len(requests) == 6
     assert len({request.body for request in requests[1:4]}) == 1
 
 
@@ -154,13 +151,11 @@ def test_a_fork_begins_with_what_its_parent_sent_last(dsh: Dsh) -> None:
     assert len(verify(dsh)) == 4
 
 
-@pytest.mark.parametrize("backend", ["segments", "sqlite"])
-def test_a_session_that_is_opened_at_its_checkpoint_goes_on_where_it_was(dsh: Dsh, backend: str) -> None:
+def test_a_session_that_is_opened_at_its_checkpoint_goes_on_where_it_was(dsh: Dsh) -> None:
     often = {
         "DSH_SESSION_CHECKPOINT_EVENTS": "1",
         "DSH_SESSION_CHECKPOINT_MAX_EVENTS": "7",
         "DSH_SESSION_SEGMENT_EVENTS": "16",
-        "DSH_SESSION_BACKEND": backend,
     }
     dsh.env |= often
     step = THINK("why", CC(("bash", {"command": "echo @@N@@"}), ("todo_write", {"todos": []})))
@@ -178,11 +173,11 @@ def test_another_day_directory_and_configuration_only_add_to_a_session(dsh: Dsh,
     where = C("bash", {"command": "pwd"})
     dsh.server.script(where, T("one"), where, T("two"), T("three"))
     begun = ("--append-system-prompt", "Be brief.", "--max-output", "1000", "--tools", "bash,read")
-    assert dsh.run("--session-id", "s", *begun, "1", env={"TZ": "XXX+12"}).code == 0
+    assert dsh.run("--session-id", "s", *begun, "1", env={"TZ": "WEST+12"}).code == 0
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     changed = {
-        "TZ": "YYY-14",  # it is always another day there
+        "TZ": "EAST-14",  # it is always another day there
         "LANG": "C",
         "PYTHONHASHSEED": "7",
         "DSH_TOOLS_OUTPUT_LIMIT_BYTES": "2000",

@@ -103,8 +103,9 @@ def reuse_faults(bodies: Sequence[bytes]) -> list[str]:
     faults = []
     for number, (before, body) in enumerate(itertools.pairwise(bodies), 1):
         if not body.startswith(before.removesuffix(b"]}")):
-            same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before, body)))
-            faults.append(f"request {number} has the first {same} of {len(before)} bytes: {body[same:][:80]!r}")
+            pairs = zip(before, body, strict=False)
+            same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+            faults.append(f"request {number} has {same} of {len(before)} bytes, then {body[same:][:80]!r}")
     return faults
 
 

@@ -74,12 +74,15 @@ class AgentAssembly:
         select_tools(tools, options.tools, options.deny_tools)
         self._check_rules(options)
         self._title_policy(options)
-        if options.limits.max_cost is not None and self._config.price(options.model) is None:
+        self._check_price(options, options.model)
+        self._check_sandbox(options)
+
+    def _check_price(self, options: AgentOptions, model: str) -> None:
+        if options.limits.max_cost is not None and self._config.price(model) is None:
             raise UsageError(
-                f"--max-cost needs a price, and none is known for {options.model}",
+                f"--max-cost needs a price, and none is known for {model}",
                 hint="add one under [[providers.NAME.models]], or limit tokens instead",
             )
-        self._check_sandbox(options)
 
     def build(
         self,
@@ -164,6 +167,7 @@ class AgentAssembly:
 
         name, model = self._split_model(settings.title_model)
         self._require_provider(name)
+        self._check_price(options, settings.title_model)
         prepare_title(self._providers[name], CallConfig(name, model, "off"))
         return TitlePolicy(settings.title, (name, model))
 

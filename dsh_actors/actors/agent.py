@@ -109,14 +109,16 @@ class AgentActor(BaseActor):
                     let_exits_pass(error)
                     return  # what the sender asked for was done
                 raise
-        if machine.phase is Phase.IDLE and self._idle_waiters:
-            waiters, self._idle_waiters = self._idle_waiters, WeakSet()
-            for waiter in waiters:
-                waiter.set(None)
-        if self._settled_waiters and self._is_settled():
-            waiters, self._settled_waiters = self._settled_waiters, WeakSet()
-            for waiter in waiters:
-                waiter.set(None)
+        if machine.phase is Phase.IDLE:
+            self._tell_waiters()
+
+    def _tell_waiters(self) -> None:
+        waiters, self._idle_waiters = self._idle_waiters, WeakSet()
+        if self._is_settled():
+            waiters |= self._settled_waiters
+            self._settled_waiters = WeakSet()
+        for waiter in waiters:
+            waiter.set(None)
 
     def _standing(self) -> tuple[object, ...]:
         """Changes with everything that a transition changes."""

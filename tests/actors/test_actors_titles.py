@@ -10,7 +10,7 @@ from dsh_actors.actors import lifecycle, titling
 from dsh_actors.config import load_config
 from dsh_actors.core.chunks import Chunk, Failure, Finish, TextDelta, ToolCallDelta, Usage, UsageChunk
 from dsh_actors.core.ids import CallId
-from dsh_actors.errors import CredentialError, UsageError
+from dsh_actors.errors import CredentialError, EventRefused, UsageError
 from dsh_actors.harness import Harness
 from dsh_actors.testing.machine import text_chunks
 from dsh_actors.testing.manual import ManualProvider, ManualStream
@@ -147,6 +147,9 @@ def test_a_name_that_a_person_gives_stays_and_must_be_one(stage, titled):
     until(lambda: bool(results(stage)))
     with pytest.raises(UsageError):
         agent.rename("\u200b\n")
+    for kind in ("session/title-llm-request", "session/title-llm-result"):
+        with pytest.raises(EventRefused):
+            agent.record(kind, {"usage": "much"})
     agent.followup("two")
     stage.model.next_stream().send(*text_chunks("done"))
     assert agent.when_idle(10)

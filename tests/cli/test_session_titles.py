@@ -107,3 +107,12 @@ def test_a_wrong_setting_is_refused_before_anything_happens(
     result = dsh.run("go", env={**FIRST, f"DSH_SESSION_{name}": value})
     assert_refused(result, dsh)
     assert word in result.err
+
+
+def test_a_limit_on_cost_needs_the_price_of_titles_too(dsh: Dsh) -> None:
+    dsh.home.mkdir(mode=0o700)
+    priced = '[[providers.openai.models]]\nid = "test"\nprice = { input = 1, output = 2 }\n'
+    (dsh.home / "config.toml").write_text(priced)
+    result = dsh.run("--max-cost", "1", "go", env=FIRST)
+    assert_refused(result, dsh)
+    assert "deepseek-v4-flash" in result.err

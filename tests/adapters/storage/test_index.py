@@ -405,10 +405,13 @@ def test_a_title_that_somebody_wrote_is_found_and_one_that_repeats_the_prompt_is
     def title(text: str, seq: int, kind: str) -> Event:
         return Event("session/title", seq, 0, {"title": text, "messageSeqs": [2], "source": {"kind": kind}})
 
-    named = [title("unlike", 9, "fallback"), title("Quinces", 10, "user")]
+    used = {"provider": "p", "model": "m", "usage": {"inputTokens": 7, "outputTokens": 3}}
+    asked = Event("session/title-llm-result", 11, 0, used, ignorable=True)
+    named = [title("unlike", 9, "fallback"), title("Quinces", 10, "user"), asked]
     home.store("s1", [*conversation(0, 1, "fruit"), *named])
     assert found(home, "quinces") == ["s1"] and found(home, "unlike") == []
     assert home.listed()[0].title == "Quinces"
+    assert home.rows("SELECT input, output FROM projections") == [(17, 7)]
 
 
 def test_a_search_reads_again_only_what_has_changed(home: Home) -> None:

@@ -8,6 +8,7 @@ import platform
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dsh_actors.actors import protocol as p
@@ -22,9 +23,10 @@ from dsh_actors.core.chunks import CallConfig, Usage
 from dsh_actors.core.ids import CallId
 from dsh_actors.core.limits import LimitWatch
 from dsh_actors.core.messages import ImageBlock
-from dsh_actors.core.options import AgentOptions
+from dsh_actors.core.options import AgentOptions, TitlePolicy
 from dsh_actors.core.policy import require_known
 from dsh_actors.core.redaction import Redactor
+from dsh_actors.core.request import RequestHeader
 from dsh_actors.core.scope import KeptPrompt, Scope
 from dsh_actors.core.state import SessionState
 from dsh_actors.core.text import is_well_formed
@@ -63,6 +65,7 @@ class AgentAssembly:
         self._processes = processes
         self._redactor = redactor
         self._store_image = store_image
+        self._builtin = frozenset(scope.visible_tools())
         self._probed: str | None = None
         self.sandbox = "off"
 
@@ -79,13 +82,16 @@ class AgentAssembly:
         tools: list[Any] = list(self._scope.visible_tools().values())
         select_tools(tools, options.tools, options.deny_tools)
         self._check_rules(options)
-        now_ms = self._clock.now_ms()
-        if options.limits.max_cost is not None and self._config.price_at(options.model, now_ms) is None:
+        self._title_policy(options)
+        self._check_price(options, options.model)
+        self._check_sandbox(options)
+
+    def _check_price(self, options: AgentOptions, model: str) -> None:
+        if options.limits.max_cost is not None and self._config.price_at(model, self._clock.now_ms()) is None:
             raise UsageError(
-                f"--max-cost needs a price, and none is known for {options.model}",
+                f"--max-cost needs a price, and none is known for {model}",
                 hint="add one under [[providers.NAME.models]], or limit tokens instead",
             )
-        self._check_sandbox(options)
 
     def build(
         self,
@@ -112,6 +118,7 @@ class AgentAssembly:
             cost_of=self._cost_in(f"{call.provider}/{call.model}"),
             watch=LimitWatch(options.limits, state.counters),
             max_parallel=self._config.tools.max_parallel,
+            titles=self._title_policy(options),
         )
         return AgentParts(
             scope,
@@ -152,12 +159,23 @@ class AgentAssembly:
         if not options.model and logged is not None:
             name, model = logged.config.provider, logged.config.model
         else:
-            name, slash, model = (options.model or self._config.agent.model).partition("/")
-            if not slash or not model or not name:
-                raise UsageError(
-                    f"a model is named PROVIDER/MODEL, not {options.model!r}",
-                    hint=f"providers are: {', '.join(sorted(self._providers))}",
-                )
+            name, model = self._split_model(options.model or self._config.agent.model)
+        self._require_provider(name)
+        asked = CallConfig(name, model, options.reasoning, max_tokens=options.max_output)
+        config = _with_kept_settings(asked, logged)
+        self._providers[name].prepare(config)
+        return config
+
+    def _split_model(self, text: str) -> tuple[str, str]:
+        name, slash, model = text.partition("/")
+        if not slash or not model or not name:
+            raise UsageError(
+                f"a model is named PROVIDER/MODEL, not {text!r}",
+                hint=f"providers are: {', '.join(sorted(self._providers))}",
+            )
+        return name, model
+
+    def _require_provider(self, name: str) -> None:
         if name not in self._providers:
             near = difflib.get_close_matches(name, self._providers, 1, 0.5)
             known = ", ".join(sorted(self._providers))
@@ -165,18 +183,28 @@ class AgentAssembly:
                 f"there is no provider {name!r}",
                 hint=f"did you mean {near[0]!r}?" if near else f"providers are: {known}",
             )
-        reasoning = options.reasoning
-        if reasoning is None and logged is not None and "reasoningEffort" not in logged.adapter_defaults:
-            same = (logged.config.provider, logged.config.model) == (name, model)
-            reasoning = logged.config.reasoning_effort if same else None
-        config = CallConfig(name, model, reasoning, max_tokens=options.max_output)
-        self._providers[name].prepare(config)
-        return config
+
+    def _title_policy(self, options: AgentOptions) -> TitlePolicy:
+        """Where titles come from. Raises what `check` raises for a model that cannot be asked."""
+        settings = self._config.session
+        if settings.title == "fallback" or options.ephemeral:
+            return TitlePolicy()
+        if settings.title_model is None:
+            return TitlePolicy(settings.title)
+        from dsh_actors.actors.titling import prepare_title  # only where a model writes titles
+
+        name, model = self._split_model(settings.title_model)
+        self._require_provider(name)
+        self._check_price(options, settings.title_model)
+        prepare_title(self._providers[name], CallConfig(name, model, "off"))
+        return TitlePolicy(settings.title, (name, model))
 
     def _register(self, options: AgentOptions, state: SessionState, scope: Scope, cwd: str) -> None:
         if options.tools is not None or options.deny_tools:
             allow = frozenset(options.tools) if options.tools is not None else None
             scope.restrict(allow, frozenset(options.deny_tools))
+        elif left_out := self._tools_left_out(options, state) & scope.visible_tools().keys():
+            scope.restrict(deny=left_out)
         if options.system_prompt is not None:
             scope.section("persona", 0, self._literal(options.system_prompt))
         appended = self._redactor.text(options.append_system_prompt or "")
@@ -185,6 +213,17 @@ class AgentAssembly:
             scope.section("appended", 10, self._literal(options.append_system_prompt))
         scope.variable("brace", "{{")
         scope.context("environment", 0, lambda: self._environment(cwd))
+
+    def _tools_left_out(self, options: AgentOptions, state: SessionState) -> frozenset[str]:
+        """The built-in tools that a session does without: what it was begun with is a part of its prefix.
+
+        None for one that knows no tool of ours, such as a session from elsewhere. Tools of plugins are
+        registered on purpose, and seen.
+        """
+        if state.request_header is None or (_is_new_fork(state) and options.preset is not None):
+            return frozenset()
+        known = {tool.name for tool in state.request_header.tools}
+        return self._builtin - known if not known or known & self._builtin else frozenset()
 
     def _literal(self, text: str) -> str:
         """A person's text as a prompt section: its braces are not variables, its secrets stay out."""
@@ -312,20 +351,37 @@ def _changes(scope: Scope, call: io.Call) -> bool:
         return True
 
 
+def _with_kept_settings(asked: CallConfig, logged: RequestHeader | None) -> CallConfig:
+    """What was not asked for now stays as it was asked for before, for the same model."""
+    if logged is None or (logged.config.provider, logged.config.model) != (asked.provider, asked.model):
+        return asked
+    kept = logged.asked()
+    return replace(
+        asked,
+        reasoning_effort=asked.reasoning_effort or kept.reasoning_effort,
+        max_tokens=asked.max_tokens or kept.max_tokens,
+    )
+
+
 def _kept_prompt(options: AgentOptions, state: SessionState, appended: str) -> KeptPrompt | None:
     """The words a session began with, so that its cached prefix stays valid; None for a prompt of its own.
 
     They are the whole prompt: the sections that are registered are in them already.
     """
-    logged, seed = state.request_header, state.header.seed_length
-    is_new_fork = seed is not None and state.next_seq <= seed + 1
+    logged = state.request_header
     if logged is None or not logged.system or options.system_prompt is not None:
         return None
-    if is_new_fork and options.preset is not None:
+    if _is_new_fork(state) and options.preset is not None:
         return None  # the preset has words of its own
     if not appended or logged.system.endswith(f"\n\n{appended}".rstrip("\n")):
         return KeptPrompt(logged.system)
     return KeptPrompt(f"{logged.system}\n\n{appended}")
+
+
+def _is_new_fork(state: SessionState) -> bool:
+    """Whether nothing has happened since the copy was made."""
+    seed = state.header.seed_length
+    return seed is not None and state.next_seq <= seed + 1
 
 
 def _locator(cwd: str, home: str) -> Callable[[str], str]:

@@ -16,6 +16,7 @@ from dsh_actors.core.outcome import Circumstances, OutcomeFold, RunEnd
 from dsh_actors.core.pricing import PriceOf
 from dsh_actors.core.redaction import Redactor
 from dsh_actors.core.text import JsonObject, clean_text
+from dsh_actors.core.titles import normal_title
 from dsh_actors.errors import ActorGone, UsageError
 from dsh_actors.runtime.ref import ACTOR_TIMEOUT, Ref
 
@@ -66,6 +67,16 @@ class AgentRef:
     def record(self, kind: str, data: JsonObject, *, ignorable: bool = False) -> None:
         """Put a log-only fact into the session. Raises `EventRefused` for data that JSON cannot hold."""
         self._ask(io.Record(kind, self._redactor.json(data), ignorable))
+
+    def rename(self, title: str) -> None:
+        """Give the session a title; no other takes its place by itself.
+
+        Raises `UsageError` for a text of which nothing can be seen.
+        """
+        normal = normal_title(title)
+        if not normal:
+            raise UsageError(f"{title!a} has nothing that could be seen of a title")
+        self.record("session/title", {"title": normal, "messageSeqs": [], "source": {"kind": "user"}})
 
     def followup(self, text: str | Message) -> MessageId:
         """Queue input for a turn of its own and wake the agent."""

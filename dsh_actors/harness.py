@@ -154,9 +154,10 @@ class Harness:
     def resume(self, session_id: str, options: AgentOptions, setup: p.Setup | None = None) -> AgentHandle:
         """Go on with a stored session, in its recorded directory; an empty ``model`` means the recorded one.
 
-        It keeps its system prompt, whole, unless ``options`` give another. Raises `SessionNotFound`,
-        `SessionBusy`, `SessionCorrupt`, `SessionUnsupported` and what `create` raises; the session is free
-        again then, and at most an interrupted turn of it has been closed.
+        It keeps its system prompt, whole, its choice of built-in tools and, for the same model, effort and
+        output limit, unless ``options`` give others. Raises `SessionNotFound`, `SessionBusy`,
+        `SessionCorrupt`, `SessionUnsupported` and what `create` raises; the session is free again then,
+        and at most an interrupted turn of it has been closed.
         """
         if options.model:
             self._check(options)

@@ -63,11 +63,12 @@ class AgentActor(BaseActor):
         self._effects = EffectRunner(self._id, wiring, parts, self.ref, self._todo.extend)
         # Weak: an asker that stopped waiting is forgotten.
         self._idle_waiters: WeakSet[GeventFuture] = WeakSet()
+        self._settled_waiters: WeakSet[GeventFuture] = WeakSet()
 
     def receive(self, message: Any) -> Any:
         match message:
             case p.WhenIdle():
-                return self._when_idle()
+                return self._when_idle(settled=message.settled)
             case p.GetStatus():
                 return self._status()
             case p.GetSnapshot():
@@ -108,10 +109,16 @@ class AgentActor(BaseActor):
                     let_exits_pass(error)
                     return  # what the sender asked for was done
                 raise
-        if machine.phase is Phase.IDLE and self._idle_waiters:
-            waiters, self._idle_waiters = self._idle_waiters, WeakSet()
-            for waiter in waiters:
-                waiter.set(None)
+        if machine.phase is Phase.IDLE:
+            self._tell_waiters()
+
+    def _tell_waiters(self) -> None:
+        waiters, self._idle_waiters = self._idle_waiters, WeakSet()
+        if self._is_settled():
+            waiters |= self._settled_waiters
+            self._settled_waiters = WeakSet()
+        for waiter in waiters:
+            waiter.set(None)
 
     def _standing(self) -> tuple[object, ...]:
         """Changes with everything that a transition changes."""
@@ -144,12 +151,15 @@ class AgentActor(BaseActor):
         state = self.machine.state
         return Checkpoint(state.next_seq, dump(state, self._closers))
 
-    def _when_idle(self) -> GeventFuture | None:
-        if self.machine.phase is Phase.IDLE:
+    def _when_idle(self, *, settled: bool) -> GeventFuture | None:
+        if self._is_settled() if settled else self.machine.phase is Phase.IDLE:
             return None
         promise = self.promise()
-        self._idle_waiters.add(promise)
+        (self._settled_waiters if settled else self._idle_waiters).add(promise)
         return promise
+
+    def _is_settled(self) -> bool:
+        return self.machine.phase is Phase.IDLE and not self.machine.titles.is_under_way
 
     def _status(self) -> p.AgentStatus:
         machine, state = self.machine, self.machine.state

@@ -42,6 +42,8 @@ _STRUCTURE = SURFACE_TYPES | {
     "agent/inbox/spliced",
     "session/end-seed",
     "limit/reached",
+    "session/title-llm-request",
+    "session/title-llm-result",
 }
 _STRUCTURE_PREFIXES = ("turn/", "step/", "request/", "llm/")
 

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import count
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from dsh_actors.actors import protocol as p
 from dsh_actors.actors.boundary import (
@@ -32,6 +32,9 @@ from dsh_actors.errors import HarnessError, ProtocolError
 from dsh_actors.ports import PreparedCall, RequestEncoder
 from dsh_actors.runtime.ref import Ref
 from dsh_actors.runtime.timers import Timer, after
+
+if TYPE_CHECKING:
+    from dsh_actors.actors.titling import TitleCall
 
 __all__ = ["EffectRunner"]
 
@@ -61,6 +64,7 @@ class EffectRunner:
         self._timers: dict[Ticket, Timer] = {}
         self._running_tools: set[Ticket] = set()
         self._stream: Ticket | None = None
+        self._title: TitleCall | None = None
         self._call: PreparedCall | None = None
         self._encoder: tuple[str, str, RequestEncoder] | None = None
         self._prompt: tuple[int, str, tuple[ToolSchema, ...]] | None = None
@@ -74,6 +78,8 @@ class EffectRunner:
             self._wiring.pool.tell(p.CancelToolCall(self._owner, ticket, {"kind": "disposed"}))
         if self._stream is not None:
             self._wiring.gateway.tell(p.AbortModelStream(self._owner, self._stream))
+        if self._title is not None:
+            self._title.cancel()
         self._parts.gate.close()
 
     def tool_ended(self, ticket: Ticket) -> None:
@@ -111,6 +117,8 @@ class EffectRunner:
                 self._ask_request(effect)
             case io.OpenStream():
                 self._open_stream(effect)
+            case io.WriteTitle():
+                self._write_title(effect)
             case io.AskRequestError():
                 self._ask_request_error(effect)
             case io.StartTimer():
@@ -139,6 +147,9 @@ class EffectRunner:
         ticket = effect.ticket
         if ticket in self._running_tools:
             self._wiring.pool.tell(p.CancelToolCall(self._owner, ticket, effect.cause))
+            return
+        if self._title is not None and ticket == self._title.ticket:
+            self._title.cancel()
             return
         self._chains.cancel(ticket, effect.cause)
         timer = self._timers.pop(ticket, None)
@@ -229,6 +240,11 @@ class EffectRunner:
                 self._ref.tell,
             )
         )
+
+    def _write_title(self, effect: io.WriteTitle) -> None:
+        from dsh_actors.actors.titling import TitleCall  # most sessions have no model that writes titles
+
+        self._title = TitleCall(self._wiring, self._owner, effect, self._ref.tell)
 
     def _ask_request_error(self, effect: io.AskRequestError) -> None:
         def judge() -> Retry | GiveUp:

@@ -22,7 +22,7 @@ from dsh_actors.errors import ActorGone, HarnessError, error_chain
 from dsh_actors.ports import Checkpoint
 from dsh_actors.runtime.future import GeventFuture
 from dsh_actors.runtime.log import LOGGER
-from dsh_actors.runtime.ref import Ref
+from dsh_actors.runtime.ref import ACTOR_TIMEOUT, Ref
 from dsh_actors.runtime.tasks import TaskKilled, deadline
 
 __all__ = [
@@ -41,6 +41,9 @@ OBSERVER_DEADLINE_S = 60.0
 """An observer or listener that takes longer has failed."""
 DISPOSE_MARGIN_S = 3 * CLOSE_TIMEOUT_S + OBSERVER_DEADLINE_S
 """What a dispose may take beyond the time that its agent has to come to rest."""
+
+TITLE_GRACE_S = 1.0
+"""How long a dispose waits for a title that is just being written."""
 
 BringUp = p.CreateAgent | p.ResumeAgent | p.ForkAgent
 BuildParts = Callable[[AgentOptions, p.Opened, Scope], AgentParts]
@@ -187,6 +190,7 @@ def _stop(entry: AgentEntry, ref: Ref[Any], timeout_s: float) -> Checkpoint | No
     checkpoint: Checkpoint | None = None
     try:
         ref.ask(p.WhenIdle(), timeout=timeout_s)
+        _await_title(ref, min(timeout_s, TITLE_GRACE_S))
         checkpoint = ref.ask(p.GetSnapshot(), timeout=CLOSE_TIMEOUT_S)
     except Exception as error:
         # It hangs, has died, or has a state that cannot be dumped: its log is closed all the same.
@@ -197,6 +201,16 @@ def _stop(entry: AgentEntry, ref: Ref[Any], timeout_s: float) -> Checkpoint | No
         entry.last_error = entry.last_error or error.message
         return None
     return checkpoint
+
+
+def _await_title(ref: Ref[Any], timeout_s: float) -> None:
+    """Let a title come to its end, or give it up."""
+    try:
+        ref.ask(p.WhenIdle(settled=True), timeout=timeout_s)
+    except ActorGone as error:
+        if error.code != ACTOR_TIMEOUT:
+            raise
+        ref.tell(io.Cancel({"kind": "disposed"}))
 
 
 def _tell(scope: Scope, point: str, payload: Any) -> None:

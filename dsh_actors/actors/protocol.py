@@ -235,7 +235,9 @@ class DropApproval:
 
 @dataclass(frozen=True, slots=True)
 class WhenIdle:
-    """Replies once the agent is idle."""
+    """Replies once the agent is idle; ``settled``: and no title is being written."""
+
+    settled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +370,7 @@ RULES: Mapping[type, tuple[Rule, ...]] = {
     turn_io.ClearInbox: (Rule("harness", "agent", "ask"),),
     turn_io.Cancel: (Rule("harness", "agent", "ask"), Rule("supervisor", "agent", "tell")),
     turn_io.Record: (Rule("harness", "agent", "ask"),),
+    turn_io.TitleWritten: (Rule("model_gateway", "agent", "tell"),),
     turn_io.StorageBroken: (Rule("session_store", "agent", "tell"),),
     turn_io.Flushed: (Rule("session_store", "agent", "tell"),),
     turn_io.Chunks: (Rule("model_gateway", "agent", "tell"),),

@@ -271,7 +271,7 @@ class SupervisorActor(BaseActor):
             entry.disposing.extend(waiting)
             return
         entry.disposing = waiting
-        entry.address.tell(io.Cancel({"kind": "disposed"}))
+        entry.address.tell(io.Cancel({"kind": "disposed"}, keep_title=True))
         announcement = self._coming.get(entry.id)
         if announcement is not None:
             announcement.kill(KILL_GRACE_S, "disposed")

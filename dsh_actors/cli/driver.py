@@ -99,10 +99,10 @@ class RunDriver:
         progress = Progress(self._output, self._fold, self._arguments, self._started)
         self._signals.on_first = lambda: self.stop("signal")
         self._signals.on_second = lambda: self._output.last_words(self._forced_end(handle))
-        self._output.on_broken(lambda: self.stop("pipe"))
         try:
+            self._output.on_broken(lambda: self.stop("pipe"))
             self._arm_limits()
-            if self._signals.name is None:
+            if self._signals.name is None and self._stopped_by is None:
                 handle.followup(self._prompt())
                 self._wait(handle)
         except Exception as error:

@@ -125,8 +125,10 @@ class RunOutput:
         return [(option, path) for option, path in named if path is not None]
 
     def on_broken(self, callback: Callable[[], None]) -> None:
-        """Call back when the reader of standard output has gone."""
+        """Call back when the reader of standard output has gone; at once if it went before anybody asked."""
         self._stdout.on_broken = callback
+        if self._stdout.broken:
+            callback()
 
     # --- while it runs -----------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ __all__ = ["COMMAND"]
 
 COMMANDS = {
     "ls": "dsh_actors.cli.session_ls",
+    "search": "dsh_actors.cli.session_search",
     "show": "dsh_actors.cli.session_show",
     "path": "dsh_actors.cli.session_path",
     "stats": "dsh_actors.cli.session_stats",

@@ -40,7 +40,14 @@ _IN_MEMORY = 4 * 1024 * 1024
 _PIECE = 256 * 1024
 
 _SILENT = frozenset(
-    {"request/digest", "llm/retry-started", "session/title", "session/title-llm-request", "hook/invoked"}
+    {
+        "request/digest",
+        "llm/retry-started",
+        "session/title",
+        "session/title-llm-request",
+        "session/title-llm-result",
+        "hook/invoked",
+    }
 )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from dsh_actors.core.options import TITLE_MODES
 from dsh_actors.core.text import is_well_formed
 from dsh_actors.errors import ConfigError
 
@@ -161,6 +162,14 @@ KEYS: tuple[Key, ...] = (
     Key("session.write_window_ms", "int", 200, "how long events may wait to be written together", 0),
     Key("session.checkpoint_events", "int", 256, "new events before a turn's end saves a checkpoint", 1),
     Key("session.checkpoint_max_events", "int", 4_096, "new events before one is saved within a turn", 1),
+    Key(
+        "session.title",
+        "text",
+        "fallback",
+        "titles: the first words (fallback), or a model's, asked once (first-prompt) or often (all-prompts)",
+        choices=TITLE_MODES,
+    ),
+    Key("session.title_model", "text", None, "the model that writes titles; unset means the session's"),
     Key("session.segment_bytes", "int", 1_048_576, "a log file is closed at this size", 4_096),
     Key("session.segment_events", "int", 4_096, "a log file is closed at so many events", 1),
     Key(

@@ -38,13 +38,16 @@ class ToolsConfig:
 @dataclass(frozen=True, slots=True)
 class SessionConfig:
     """``backend`` is segments or sqlite. A checkpoint is taken after ``checkpoint_events`` when a turn ends,
-    and after ``checkpoint_max_events`` within one.
+    and after ``checkpoint_max_events`` within one. ``title`` says where titles come from, ``title_model``
+    (``PROVIDER/MODEL``) which model writes them.
     """
 
     backend: str
     write_window_ms: int
     checkpoint_events: int
     checkpoint_max_events: int
+    title: str
+    title_model: str | None
     segment_bytes: int
     segment_events: int
 

@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 
 from dsh_actors.core.policy import ApprovalPolicy
 
-__all__ = ["AgentOptions", "Limits"]
+__all__ = ["TITLE_MODES", "AgentOptions", "Limits", "TitlePolicy"]
+
+TITLE_MODES = ("fallback", "first-prompt", "all-prompts")
+"""Where titles come from: the first words, a model asked once, or a model asked at each prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,14 @@ class Limits:
     deadline_s: float | None = None
     tool_timeout_s: float = 120.0
     max_retries: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TitlePolicy:
+    """``mode`` is one of `TITLE_MODES`; ``route``: provider and model of titles, None for the session's."""
+
+    mode: str = "fallback"
+    route: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,6 +213,8 @@ class OutcomeFold:
                 self._made[name] = self._made.get(name, 0) + 1
             case "tool/result":
                 self._fold_result(data)
+            case "session/title-llm-result" if data.get("usage"):
+                self._count_title(data, event.time)
             case "llm/retry":
                 self._settle()
                 self.retries += 1
@@ -269,6 +271,11 @@ class OutcomeFold:
         name = f"{provider}/{model}"
         if name != self._model:
             self._model, self._rates = name, self._price_of(name)
+
+    def _count_title(self, data: JsonObject, time_ms: int) -> None:
+        usage = Usage.from_json(data["usage"])
+        self._tokens.add(usage)
+        self._bill.charge(usage, self._price_of(f"{data['provider']}/{data['model']}"), time_ms)
 
     # --- the end -----------------------------------------------------------------------------
 

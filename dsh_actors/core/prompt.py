@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from dsh_actors.core.messages import Message, PluginSource
+from dsh_actors.core.messages import Message, PluginSource, text_of
 from dsh_actors.core.request import ToolSchema
 from dsh_actors.core.scope import Scope, Section
 from dsh_actors.errors import ConfigError
@@ -16,6 +16,7 @@ __all__ = [
     "context_snapshot",
     "has_computed_text",
     "is_context",
+    "last_context",
     "system_prompt",
     "tool_schemas",
 ]
@@ -67,6 +68,11 @@ def context_snapshot(scope: Scope) -> str | None:
 def is_context(message: Message) -> bool:
     """Whether a message is a context snapshot."""
     return isinstance(message.source, PluginSource) and message.source.plugin == "context"
+
+
+def last_context(messages: Sequence[Message]) -> str | None:
+    """The newest context snapshot among ``messages``."""
+    return next((text_of(message) for message in reversed(messages) if is_context(message)), None)
 
 
 def tool_schemas(scope: Scope) -> tuple[ToolSchema, ...]:

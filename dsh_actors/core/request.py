@@ -66,6 +66,19 @@ class RequestHeader:
         )
 
 
+    def asked(self) -> CallConfig:
+        """The configuration less what an adapter filled in."""
+        config, filled = self.config, self.adapter_defaults
+        return CallConfig(
+            config.provider,
+            config.model,
+            None if "reasoningEffort" in filled else config.reasoning_effort,
+            config.temperature,
+            None if "maxTokens" in filled else config.max_tokens,
+            config.stop,
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
     """One normalised request. ``messages`` belongs to the asker and is not changed while in use."""

@@ -26,6 +26,7 @@ from dsh_actors.core.request import ModelRequest, RequestDigest, RequestHeader, 
 from dsh_actors.core.retry import Retry
 from dsh_actors.core.stream import BlockAssembler
 from dsh_actors.core.text import JsonObject
+from dsh_actors.core.titles import TitleCycle
 from dsh_actors.core.turn_env import Phase, TurnSink
 
 if TYPE_CHECKING:  # a conversation whose model has no known window measures nothing
@@ -66,6 +67,7 @@ class RequestCycle:
 
     def __init__(self, turn: TurnSink) -> None:
         self._turn = turn
+        self.titles = TitleCycle(turn)
         self._step = _Step(0, None, (), False)
         self._attempt: _Attempt | None = None
         self._digest = RequestDigest()
@@ -96,21 +98,15 @@ class RequestCycle:
         logged = self._turn.state.request_header
         if self._sent is None or logged is None:
             return self._turn.env.config
-        config, defaults = logged.config, logged.adapter_defaults
-        max_tokens = None if "maxTokens" in defaults else config.max_tokens
+        asked = logged.asked()
         if self._step.max_output is not None:
-            max_tokens, self._lowered = self._step.max_output, True
-        elif self._lowered:
+            self._lowered = True
+            return replace(asked, max_tokens=self._step.max_output)
+        if self._lowered:
             # The limit was lowered to make one request fit; the next may fit without that.
-            max_tokens, self._lowered = self._turn.env.config.max_tokens, False
-        return CallConfig(
-            config.provider,
-            config.model,
-            None if "reasoningEffort" in defaults else config.reasoning_effort,
-            config.temperature,
-            max_tokens,
-            config.stop,
-        )
+            self._lowered = False
+            return replace(asked, max_tokens=self._turn.env.config.max_tokens)
+        return asked
 
     def on_call(self, ready: io.CallReady) -> None:
         turn, config, filled = self._turn, ready.config, ready.adapter_defaults
@@ -132,6 +128,7 @@ class RequestCycle:
         proof = {"digest": self._digest.update(request), "messages": len(request.messages)}
         sent = turn.emit("request/digest", turn.place | proof, ignorable=True)
         self._attempt = _Attempt(config.provider, config.model, request, sent.time, measured)
+        self.titles.on_call(config)
         turn.start(Phase.FLUSHING, io.Flush)
 
     def measure(self, header: RequestHeader, messages: Sequence[Message]) -> Measurement:
@@ -177,6 +174,7 @@ class RequestCycle:
             self._turn.fail(message.failure or Failure("no request was prepared", "UNKNOWN"))
             return
         turn, step = self._turn.state.last_turn, self._step.number
+        self.titles.on_flushed()
         self._turn.start(Phase.STREAMING, lambda ticket: io.OpenStream(ticket, turn, step, attempt.request))
 
     def on_chunks(self, message: io.Chunks) -> None:

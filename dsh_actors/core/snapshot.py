@@ -40,6 +40,8 @@ def dump(state: SessionState, closers: Closers | None = None) -> JsonObject:
     header, unbilled = state.request_header, state.unbilled
     data: JsonObject = {"format": FORMAT}
     data |= {name: getattr(state, name) for name in _NUMBERS + _MAYBE_NUMBERS}
+    if state.title_pinned:
+        data["title_pinned"] = True
     return data | {
         "inbox": state.inbox.snapshot(),
         "surface": [node.to_json() for node in state.surface.nodes],
@@ -94,6 +96,7 @@ def _load(header: SessionHeader, data: JsonObject) -> SessionState:
         guard=LoopGuard.restore(data["guard"]),
         todos=todos,
         title=title,
+        title_pinned=data.get("title_pinned") is True,
         unbilled=None if unbilled is None else Usage.from_json(unbilled),
     )
     for call in state.open_calls.values():

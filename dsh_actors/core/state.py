@@ -71,6 +71,8 @@ class SessionState:
     guard: LoopGuard = field(default_factory=LoopGuard)
     todos: list[JsonObject] | None = None
     title: str | None = None
+    title_pinned: bool = False
+    """Whether a person gave the title: then nothing else changes it."""
     unbilled: Usage | None = None
     """Usage of an attempt that has not (yet) become an assistant message."""
 
@@ -136,7 +138,9 @@ class SessionState:
             case "todo/write":
                 self.todos = data["todos"]
             case "session/title":
-                self.title = data["title"]
+                self._fold_title(data)
+            case "session/title-llm-result":
+                self._fold_title_call(data)
 
     def _fold_reply(self, data: JsonObject) -> None:
         usage = data.get("usage")
@@ -153,6 +157,16 @@ class SessionState:
         call = self.open_calls.pop(block["toolCallId"], None)
         if call is not None and call.seq is not None:
             self.guard.observe(call.name, call.arguments, block, event.time - call.started)
+
+    def _fold_title(self, data: JsonObject) -> None:
+        source = data.get("source")
+        self.title = data["title"]
+        self.title_pinned = isinstance(source, dict) and source.get("kind") == "user"
+
+    def _fold_title_call(self, data: JsonObject) -> None:
+        usage = data.get("usage")
+        if usage:
+            self.counters.add(Usage.from_json(usage))
 
     def _settle_usage(self) -> None:
         if self.unbilled is not None:
@@ -174,7 +188,7 @@ class SessionState:
             "open_calls": {k: [c.name, c.arguments, c.seq, c.started] for k, c in self.open_calls.items()},
             "counters": [getattr(self.counters, name) for name in Counters.__slots__],
             "todos": self.todos,
-            "title": self.title,
+            "title": [self.title, self.title_pinned],
             "guard": self.guard.snapshot(),
             "unbilled": self.unbilled and self.unbilled.to_json(),
         }

@@ -111,6 +111,8 @@ class StatsFold:
                 self._on_reply(data, event.time)
             case "request/context":
                 self._model = f"{data['provider']}/{data['model']}"
+            case "session/title-llm-result" if data.get("usage"):
+                self._charge(f"{data['provider']}/{data['model']}", Usage.from_json(data["usage"]), event.time)
             case "llm/retry":
                 self._bill()
             case "tool/call":
@@ -166,6 +168,9 @@ class StatsFold:
 
     def _bill(self) -> None:
         if self._unbilled is not None:
-            self.stats.usage.setdefault(self._model, Tokens()).add(self._unbilled)
-            self.stats.bill.charge(self._unbilled, self._price_of(self._model), self._request_at)
+            self._charge(self._model, self._unbilled, self._request_at)
             self._unbilled = None
+
+    def _charge(self, model: str, usage: Usage, time_ms: int) -> None:
+        self.stats.usage.setdefault(model, Tokens()).add(usage)
+        self.stats.bill.charge(usage, self._price_of(model), time_ms)

@@ -21,15 +21,8 @@ from dsh_actors.core.events import Event, SurfaceOp
 from dsh_actors.core.ids import Ticket, derived_message_id
 from dsh_actors.core.inbox import TARGETS, Target, splice
 from dsh_actors.core.loop_guard import LoopGuard
-from dsh_actors.core.messages import (
-    Message,
-    PluginSource,
-    ToolCallBlock,
-    require_input,
-    text_of,
-    user_message,
-)
-from dsh_actors.core.prompt import NO_CONTEXT, is_context
+from dsh_actors.core.messages import Message, PluginSource, ToolCallBlock, require_input, user_message
+from dsh_actors.core.prompt import NO_CONTEXT, is_context, last_context
 from dsh_actors.core.request_cycle import RequestCycle
 from dsh_actors.core.scheduling import ToolBatch
 from dsh_actors.core.state import SessionState
@@ -53,6 +46,7 @@ class TurnMachine:
         self._events: list[Event] = []
         self._effects: list[io.Effect] = []
         self.requests = RequestCycle(self)
+        self.titles = self.requests.titles
         self._batch: ToolBatch | None = None
         self._prompt: io.PromptReady | None = None
         self._claimed: tuple[Message, ...] = ()
@@ -79,6 +73,8 @@ class TurnMachine:
                 if self.state.inbox.has_pending():
                     self._wake()
             case io.Cancel():
+                if not message.keep_title:
+                    self.titles.cancel(message.cause)
                 self._cancel(message.cause, message.keep_inbox)
             case io.EditInbox():
                 self._edit_inbox(message)
@@ -86,6 +82,8 @@ class TurnMachine:
                 self._clear_inbox()
             case io.Record():
                 self.emit(message.type, message.data, ignorable=message.ignorable)
+            case io.TitleWritten():
+                self.titles.on_written(message)
             case io.StorageBroken():
                 self._storage_broke(message.failure)
             case io.BeginMaintenance():
@@ -272,8 +270,7 @@ class TurnMachine:
         """The context snapshot on the surface; read back from it after a resume or a replacement."""
         surface = self.state.surface
         if self._context is None or self._context[0] != surface.replace_generation:
-            texts = (text_of(m) for m in reversed(surface.messages()) if is_context(m))
-            self._context = (surface.replace_generation, next(texts, None))
+            self._context = (surface.replace_generation, last_context(surface.messages()))
         return self._context[1]
 
     def _on_decision(self, decision: io.Enter | io.Reject) -> None:
@@ -294,7 +291,7 @@ class TurnMachine:
             )
 
     def log_user_message(self, message: Message) -> None:
-        self.emit("user/message", message.to_json(), surface="append")
+        self.titles.on_user_message(self.emit("user/message", message.to_json(), surface="append"))
         if is_context(message):
             self._context = None
 

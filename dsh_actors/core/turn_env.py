@@ -12,7 +12,7 @@ from dsh_actors.core.events import Event, SurfaceOp
 from dsh_actors.core.ids import Ticket
 from dsh_actors.core.limits import LimitWatch
 from dsh_actors.core.messages import Message, ToolCallBlock
-from dsh_actors.core.options import Limits
+from dsh_actors.core.options import Limits, TitlePolicy
 from dsh_actors.core.state import Counters, SessionState
 from dsh_actors.core.text import JsonObject
 from dsh_actors.core.turn_io import Call, Effect
@@ -54,6 +54,7 @@ class Environment:
 
     ``cost_of`` gets ``PROVIDER/MODEL``, what was used, and when the request began (ms since the epoch).
     ``watch`` outlives a restart of the agent. ``require_text``: an answer without text is a failure.
+    ``titles`` None: the session gets no title.
     """
 
     config: CallConfig
@@ -63,6 +64,7 @@ class Environment:
     watch: LimitWatch = field(default_factory=lambda: LimitWatch(Limits(), Counters()))
     max_parallel: int = 10
     require_text: bool = True
+    titles: TitlePolicy | None = None
 
 
 class TurnSink(Protocol):

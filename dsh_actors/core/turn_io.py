@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dsh_actors.core.chunks import CallConfig, Chunk, Failure
+from dsh_actors.core.chunks import CallConfig, Chunk, Failure, Usage
 from dsh_actors.core.events import Event
 from dsh_actors.core.ids import CallId, Ticket
 from dsh_actors.core.inbox import Target
@@ -51,10 +51,14 @@ class ClearInbox:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """``cause``: ``{"kind": "user" | "parent" | "disposed"}`` or ``{"kind": "hook", "reason": …}``."""
+    """``cause``: ``{"kind": "user" | "parent" | "disposed"}`` or ``{"kind": "hook", "reason": …}``.
+
+    ``keep_title``: a title that is being written may come to its end.
+    """
 
     cause: JsonObject = field(hash=False)
     keep_inbox: bool = False
+    keep_title: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,15 @@ class Record:
     type: str
     data: JsonObject = field(hash=False)
     ignorable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TitleWritten:
+    """The end of a `WriteTitle`: the title or why there is none, and what it used as far as reported."""
+
+    ticket: Ticket
+    outcome: str | Failure
+    usage: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +218,7 @@ Input = (
     | ClearInbox
     | Cancel
     | Record
+    | TitleWritten
     | StorageBroken
     | BeginMaintenance
     | EndMaintenance
@@ -291,6 +305,14 @@ class OpenStream:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteTitle:
+    """Ask a model for the session's title, beside the turn."""
+
+    ticket: Ticket
+    request: ModelRequest
+
+
+@dataclass(frozen=True, slots=True)
 class AskRequestError:
     """``retries`` counts this step's, ``retries_of_code`` those for the same failure code."""
 
@@ -359,6 +381,7 @@ Effect = (
     | AskRequest
     | Flush
     | OpenStream
+    | WriteTitle
     | AskRequestError
     | StartTimer
     | PrepareTool

@@ -206,7 +206,7 @@ def test_a_veto_is_heard_after_all_is_undone(bench):
     promise = bench.create()
     bench.step()
     bench.step()
-    assert not promise.is_set and bench.started[0].told == [io.Cancel({"kind": "disposed"})]
+    assert not promise.is_set and bench.started[0].told == [io.Cancel({"kind": "disposed"}, keep_title=True)]
     bench.step()
     assert str(error_of(promise)) == "vetoed"
     assert bench.life.did[-1] == "drain" and bench.ids == []

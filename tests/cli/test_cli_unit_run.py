@@ -113,10 +113,15 @@ def signals() -> Iterator[SignalWatch]:
 
 
 def drive(
-    handle: ScriptedHandle, signals: SignalWatch, *given: str, limits: Limits | None = None
+    handle: ScriptedHandle,
+    signals: SignalWatch,
+    *given: str,
+    limits: Limits | None = None,
+    is_broken: bool = False,
 ) -> tuple[RunEnd, RunOutput]:
     arguments = arguments_of(*given)
     output = RunOutput(arguments)
+    output._stdout.broken = is_broken
     options = AgentOptions("p/m", "/w", limits=limits or Limits())
     plan = RunPlan("hi", options, None, lambda _model: None)
     harness: Any = ScriptedHarness(handle)
@@ -177,6 +182,13 @@ def test_a_signal_before_the_prompt_starts_nothing(signals: SignalWatch) -> None
     signals.name, signals.deadline = "SIGTERM", time.monotonic() + 1
     end, _ = drive(ScriptedHandle(), signals)
     assert (end.exit_code, end.turns) == (143, 0)
+
+
+def test_a_reader_that_left_before_the_run_could_notice_starts_nothing(signals: SignalWatch) -> None:
+    handle = ScriptedHandle()
+    handle.idle.set()
+    end, _ = drive(handle, signals, "--json", is_broken=True)
+    assert (end.reason, end.exit_code, end.turns) == ("pipe", 141, 0)
 
 
 def test_an_agent_that_does_not_stop_is_left_after_the_grace(

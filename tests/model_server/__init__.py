@@ -4,6 +4,7 @@ from tests.model_server.checks import (
     marked_pids,
     prefix_faults,
     request_faults,
+    reuse_faults,
     wait_until_unmarked,
 )
 from tests.model_server.client import ModelServer, Request
@@ -40,5 +41,6 @@ __all__ = [
     "marked_pids",
     "prefix_faults",
     "request_faults",
+    "reuse_faults",
     "wait_until_unmarked",
 ]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -16,7 +17,7 @@ from typing import Any
 
 from tests.model_server.messages_wire import is_messages_body, messages_faults
 
-__all__ = ["marked_pids", "prefix_faults", "request_faults", "wait_until_unmarked"]
+__all__ = ["marked_pids", "prefix_faults", "request_faults", "reuse_faults", "wait_until_unmarked"]
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -97,6 +98,21 @@ def prefix_faults(bodies: Sequence[bytes]) -> list[str]:
                 place = next(i for i, text in enumerate(old) if messages[i : i + 1] != [text])
                 faults.append(f"request {number}: message {place} changed")
         previous = members, messages
+    return faults
+
+
+def reuse_faults(bodies: Sequence[bytes]) -> list[str]:
+    """Where a body does not begin with the bytes of the one before it, but for the two that close that one.
+
+    Stricter than `prefix_faults`: it also wants the members in an order that a cache by prefix can use.
+    The same request sent again is no fault.
+    """
+    faults = []
+    for number, (before, body) in enumerate(itertools.pairwise(bodies), 1):
+        if not body.startswith(before.removesuffix(b"]}")):
+            pairs = zip(before, body, strict=False)
+            same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+            faults.append(f"request {number} has {same} of {len(before)} bytes, then {body[same:][:80]!r}")
     return faults
 
 

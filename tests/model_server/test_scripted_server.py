@@ -30,6 +30,7 @@ from tests.model_server import (
     marked_pids,
     prefix_faults,
     request_faults,
+    reuse_faults,
     wait_until_unmarked,
 )
 
@@ -232,6 +233,15 @@ def test_a_rewritten_prefix_is_found() -> None:
     assert prefix_faults([first, extended.replace(b'"x"', b' "x"', 1)])
     assert prefix_faults([first, _body({**USER, "content": "y"}, _assistant())])
     assert prefix_faults([first, _body(USER, tools=[])])
+
+
+def test_a_body_that_a_cache_by_prefix_cannot_use_is_found() -> None:
+    first, extended = _body(USER), _body(USER, _assistant())
+    assert reuse_faults([first, first, extended]) == []
+    assert reuse_faults([extended, first])
+    assert reuse_faults([first, _body(USER, _assistant(), tools=[])])
+    messages_first = [b'{"messages":[1],"model":"m"}', b'{"messages":[1,2],"model":"m"}']
+    assert prefix_faults(messages_first) == [] and reuse_faults(messages_first)
 
 
 def test_marked_processes_are_found_until_they_end() -> None:

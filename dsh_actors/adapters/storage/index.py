@@ -14,11 +14,13 @@ from itertools import islice
 
 from dsh_actors.adapters.storage.index_file import IndexFile, OpenIndex
 from dsh_actors.adapters.storage.index_fold import Projection
+from dsh_actors.adapters.storage.index_search import Hit, literal, search
 from dsh_actors.adapters.storage.index_sources import IndexSource, Place
 from dsh_actors.adapters.storage.index_text import document_text
 from dsh_actors.core.events import Event, wrong_payload
 from dsh_actors.core.ids import SessionId
 from dsh_actors.core.state import Counters
+from dsh_actors.errors import EventRefused, SessionError
 from dsh_actors.ports import SessionListing
 
 __all__ = ["SessionIndex"]
@@ -82,15 +84,52 @@ class SessionIndex:
             listing = SessionListing(
                 header.id, header.cwd, title, header.created_at, place.updated, turns, status
             )
-            return _remember(index, [(place.key, revision, listing)])
+            return _remember(index, [(place.key, revision, listing)], projected=True)
+        finally:
+            index.close()
+
+    def catch_up(self) -> None:
+        """Bring the words of all sessions up to date. What cannot be read is left out."""
+        index = self._file.open()
+        if index is None:
+            return
+        try:
+            places = self._source.places(None, None)
+            known = dict(index.fetch("SELECT key, revision FROM projections"))
+            stale = [place for place in places if known.get(place.key) != self._source.revision(place)]
+            chunks = (stale[start : start + _AT_ONCE] for start in range(0, len(stale), _AT_ONCE))
+            found = [listing for chunk in chunks for listing in self._listings_of(chunk, index)]
+            _forget_others(index, {place.key for place in places})
+        finally:
+            index.close()
+        for listing in found:
+            try:
+                self.project(listing.id)
+            except (SessionError, EventRefused):
+                continue  # `dsh session verify` says what is wrong with it
+
+    def search(self, phrases: Sequence[str], cwd: str | None = None, limit: int = 20) -> list[Hit] | None:
+        """The sessions with an event that holds all ``phrases``, best first; new events are found too.
+
+        None where there is nothing to look for, or no index to look in.
+        """
+        literals = [text for phrase in phrases if (text := literal(phrase)) is not None]
+        if not literals:
+            return None
+        self.catch_up()
+        index = self._file.open()
+        if index is None:
+            return None
+        try:
+            return search(index, " ".join(literals), cwd, limit)
         finally:
             index.close()
 
     def find(self, phrase: str, limit: int = 20) -> list[tuple[SessionId, int, str]]:
         """(session, seq, type) of the events that hold the words of ``phrase`` in order, best first."""
-        quoted = '"' + " ".join(phrase.replace("\0", " ").split()).replace('"', '""') + '"'
-        index = self._file.open()
-        if index is None or quoted == '""':
+        quoted = literal(phrase)
+        index = self._file.open() if quoted is not None else None
+        if index is None:
             return []
         try:
             return [
@@ -154,7 +193,8 @@ def _crc(values: Sequence[object]) -> int:
     return zlib.crc32(repr(tuple(values)).encode())
 
 
-def _remember(index: OpenIndex, rows: Sequence[_Row]) -> bool:
+def _remember(index: OpenIndex, rows: Sequence[_Row], *, projected: bool = False) -> bool:
+    """Store lines of the list; ``projected``: the words of these sessions are up to date as well."""
     values = [
         (key, revision, one.id, one.cwd, one.title, one.created, one.updated, one.turns, one.status)
         for key, revision, one in rows
@@ -164,6 +204,9 @@ def _remember(index: OpenIndex, rows: Sequence[_Row]) -> bool:
 
     def remember(database: sqlite3.Connection) -> None:
         database.executemany(insert, [(*row, _crc(row)) for row in values])
+        if projected:
+            update = "UPDATE projections SET revision = ? WHERE key = ?"
+            database.executemany(update, [(revision, key) for key, revision, _ in rows])
 
     return index.write(remember)
 

@@ -21,12 +21,13 @@ __all__ = ["LAYOUT", "IndexFile", "OpenIndex"]
 
 LAYOUT = Layout(
     application_id=0x44534849,
-    version=1,
+    version=2,
     statements=(
         "CREATE TABLE sessions (key TEXT PRIMARY KEY, revision TEXT NOT NULL, id TEXT NOT NULL, cwd TEXT,"
         " title TEXT, created INTEGER NOT NULL, updated INTEGER NOT NULL, turns INTEGER NOT NULL,"
         " status TEXT NOT NULL, crc INTEGER NOT NULL) STRICT",
-        "CREATE TABLE projections (key TEXT PRIMARY KEY, identity TEXT NOT NULL, next_seq INTEGER NOT NULL,"
+        "CREATE TABLE projections (key TEXT PRIMARY KEY, identity TEXT NOT NULL, revision TEXT,"
+        " next_seq INTEGER NOT NULL,"
         " fold TEXT NOT NULL, turns INTEGER NOT NULL, steps INTEGER NOT NULL, tool_calls INTEGER NOT NULL,"
         " retries INTEGER NOT NULL, input INTEGER NOT NULL, output INTEGER NOT NULL,"
         " cache_read INTEGER NOT NULL, cache_write INTEGER NOT NULL, reasoning INTEGER NOT NULL) STRICT",

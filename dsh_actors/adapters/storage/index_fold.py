@@ -44,6 +44,9 @@ class Projection:
                     self.unbilled = data["chunk"]["usage"]
             case "assistant/message":
                 self.unbilled = data.get("usage") or self.unbilled
+            case "session/title-llm-result":
+                if data.get("usage"):
+                    self.counters.add(Usage.from_json(data["usage"]))
             case "turn/start":
                 self.counters.turns += 1
             case "step/start":

@@ -32,6 +32,9 @@ def _parts(kind: str, data: JsonObject) -> Iterator[str]:
             yield from _block_texts(data["message"]["content"])
             error = data.get("error") or {}
             yield from (str(error[name]) for name in ("name", "code") if error.get(name))
+        case "session/title":
+            if (data.get("source") or {}).get("kind") != "fallback":
+                yield data["title"]
         case "todo/write":
             for item in data["todos"]:
                 yield item["status"]

@@ -363,3 +363,77 @@ def conversation(first_seq: int, number: int, prompt: str) -> list[Event]:
         Event(kind, seq, seq, data, "append" if kind in surface else None)
         for seq, (kind, data) in enumerate(rows, first_seq)
     ]
+
+
+# --- searching --------------------------------------------------------------------------------
+
+
+def found(home: Home, *words: str, **options: object) -> list[str] | None:
+    hits = home.index.search(words, **options)  # type: ignore[arg-type]
+    return None if hits is None else [hit.id for hit in hits]
+
+
+def test_a_search_finds_what_was_added_without_anybody_having_projected_it(home: Home) -> None:
+    home.store("s1", conversation(0, 1, "why is the shop slow"))
+    home.store("s2", conversation(0, 1, "the shop is closed"), cwd="/elsewhere")
+    assert found(home, "shop") and set(found(home, "shop") or ()) == {"s1", "s2"}
+    assert found(home, "SLOW", "shop") == ["s1"]
+    assert found(home, "shop", cwd="/elsewhere") == ["s2"]
+    assert len(found(home, "shop", limit=1) or ()) == 1
+    home.add("s1", conversation(9, 2, "and the quinces"))
+    assert found(home, "quinces") == ["s1"]
+
+
+def test_a_search_gives_each_session_once_with_the_event_that_fits_best(home: Home) -> None:
+    many = "word " * 50
+    home.store("s1", [*conversation(0, 1, f"{many} pear {many}"), *conversation(9, 2, "pear")])
+    (hit,) = home.index.search(["pear"]) or ()
+    assert (hit.seq, hit.type, hit.snippet, hit.cwd) == (11, "user/message", "pear", CWD)
+    (long,) = home.index.search(["pear word"]) or ()
+    assert long.seq == 2 and "pear word" in long.snippet and len(long.snippet) <= 200
+
+
+def test_words_are_literal_and_whole(home: Home) -> None:
+    home.store("s1", conversation(0, 1, 'a "b" c* OR braid'))
+    assert found(home, 'b" c') == ["s1"]
+    for words in ("aid", "c OR b", "b a"):
+        assert found(home, words) == []
+    assert found(home, "-", '"') is None
+
+
+def test_a_title_that_somebody_wrote_is_found_and_one_that_repeats_the_prompt_is_not(home: Home) -> None:
+    def title(text: str, seq: int, kind: str) -> Event:
+        return Event("session/title", seq, 0, {"title": text, "messageSeqs": [2], "source": {"kind": kind}})
+
+    used = {"provider": "p", "model": "m", "usage": {"inputTokens": 7, "outputTokens": 3}}
+    asked = Event("session/title-llm-result", 11, 0, used, ignorable=True)
+    named = [title("unlike", 9, "fallback"), title("Quinces", 10, "user"), asked]
+    home.store("s1", [*conversation(0, 1, "fruit"), *named])
+    assert found(home, "quinces") == ["s1"] and found(home, "unlike") == []
+    assert home.listed()[0].title == "Quinces"
+    assert home.rows("SELECT input, output FROM projections") == [(17, 7)]
+
+
+def test_a_search_reads_again_only_what_has_changed(home: Home) -> None:
+    home.store("s1", conversation(0, 1, "one"))
+    home.store("s2", conversation(0, 1, "two"))
+    assert found(home, "one") == ["s1"]
+    home.add("s2", conversation(9, 2, "three"))
+    projected: list[str] = []
+    project = home.index.project
+    home.index.project = lambda session: (projected.append(session), project(session))[1]  # type: ignore[method-assign]
+    assert found(home, "three") == ["s2"] and found(home, "one") == ["s1"]
+    assert projected == ["s2"]
+
+
+def test_a_deleted_session_is_not_found(home: Home) -> None:
+    home.store("s1", conversation(0, 1, "one"))
+    assert found(home, "one") == ["s1"]
+    home.storage.delete(SessionId("s1"))  # type: ignore[union-attr]
+    assert found(home, "one") == []
+
+
+def test_a_search_without_an_index_says_so(home: Home) -> None:
+    home.store("s1", conversation(0, 1, "one"))
+    home.path.mkdir()
+    assert found(home, "one") is None

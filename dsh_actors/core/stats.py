@@ -112,7 +112,8 @@ class StatsFold:
             case "request/context":
                 self._model = f"{data['provider']}/{data['model']}"
             case "session/title-llm-result" if data.get("usage"):
-                self._charge(f"{data['provider']}/{data['model']}", Usage.from_json(data["usage"]), event.time)
+                model = f"{data['provider']}/{data['model']}"
+                self._charge(model, Usage.from_json(data["usage"]), event.time)
             case "llm/retry":
                 self._bill()
             case "tool/call":

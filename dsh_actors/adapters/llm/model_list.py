@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
@@ -48,7 +47,6 @@ def fetch_models(config: ProviderConfig) -> tuple[ModelSettings, ...]:
     # Preparing a call is what checks the key.
     known = config.models[0].id if config.models else "any"
     build_provider(config).prepare(CallConfig(config.name, known))
-    config = replace(config, first_event_timeout_s=min(LIST_TIMEOUT_S, config.first_event_timeout_s))
     found: dict[str, ModelSettings] = {}
     after: str | None = None
     for _ in range(_MAX_PAGES):
@@ -102,7 +100,9 @@ def _body(config: ProviderConfig, after: str | None) -> bytes:
     from dsh_actors.adapters.llm.transport import NETWORK_ERRORS, Transport, network_failure
 
     url, wanted = _request(config, after)
-    exchange = Transport(config, url, wanted, "GET").exchange(_Unwatched())
+    exchange = Transport(
+        config, url, wanted, "GET", min(LIST_TIMEOUT_S, config.first_event_timeout_s)
+    ).exchange(_Unwatched())
     try:
         response = exchange.send(b"")
         status, headers = response.status, response.headers

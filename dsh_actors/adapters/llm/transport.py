@@ -54,13 +54,19 @@ class Transport:
     """Sends to one URL. The proxy and certificate settings of the environment are read once.
 
     Precedence for certificates: the configured file, REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE, SSL_CERT_FILE,
-    the bundled roots. ``via`` names the proxy in use for people, if there is one.
+    the bundled roots. ``via`` names the proxy in use for people, if there is one. ``read_timeout_s`` is for
+    calls that no watchdog looks after; None is longer than all of its clocks.
 
     Raises `UnusableCertificates`, `UnusableProxy`, or what `requests` raises for a URL that is none.
     """
 
     def __init__(
-        self, config: ProviderConfig, url: str, headers: Mapping[str, str], method: str = "POST"
+        self,
+        config: ProviderConfig,
+        url: str,
+        headers: Mapping[str, str],
+        method: str = "POST",
+        read_timeout_s: float | None = None,
     ) -> None:
         self._config = config
         self._adapter = PoolAdapter(pool_connections=8, pool_maxsize=config.max_concurrency)
@@ -69,9 +75,8 @@ class Transport:
         settings = session.merge_environment_settings(self._template.url, {}, True, None, None)
         self._verify: bool | str = certificates(config) or True
         self._proxies, self.via = proxies_for(config.base_url, settings["proxies"])
-        self.read_timeout_s = SPARE_S + max(
-            config.first_event_timeout_s, config.queue_timeout_s, config.idle_timeout_s
-        )
+        longest = max(config.first_event_timeout_s, config.queue_timeout_s, config.idle_timeout_s)
+        self.read_timeout_s = longest + SPARE_S if read_timeout_s is None else read_timeout_s
         session.close()
         self._headers = dict(self._template.headers)
 

@@ -376,20 +376,8 @@ class Notify:
 
 
 Effect = (
-    AssemblePrompt
-    | AskPreStep
-    | AskRequest
-    | Flush
-    | OpenStream
-    | WriteTitle
-    | AskRequestError
-    | StartTimer
-    | PrepareTool
-    | RunTool
-    | FinaliseTool
-    | AskStopping
-    | CancelWork
-    | Notify
+    AssemblePrompt | AskPreStep | AskRequest | Flush | OpenStream | WriteTitle | AskRequestError
+    | StartTimer | PrepareTool | RunTool | FinaliseTool | AskStopping | CancelWork | Notify
 )
 
 

@@ -113,6 +113,7 @@ def test_a_limit_on_cost_needs_the_price_of_titles_too(dsh: Dsh) -> None:
     dsh.home.mkdir(mode=0o700)
     priced = '[[providers.openai.models]]\nid = "test"\nprice = { input = 1, output = 2 }\n'
     (dsh.home / "config.toml").write_text(priced)
-    result = dsh.run("--max-cost", "1", "go", env=FIRST)
+    unpriced = FIRST | {"DSH_SESSION_TITLE_MODEL": "openai/unpriced"}
+    result = dsh.run("--max-cost", "1", "go", env=unpriced)
     assert_refused(result, dsh)
-    assert "deepseek-v4-flash" in result.err
+    assert "openai/unpriced" in result.err

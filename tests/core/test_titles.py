@@ -269,7 +269,7 @@ def test_what_a_title_costs_counts_towards_the_limit() -> None:
     env = Environment(
         CallConfig("p", "m"),
         titles=TitlePolicy("first-prompt", ("other", "small")),
-        cost_of=lambda model, usage: prices[model] * usage.total,
+        cost_of=lambda model, usage, _began_ms: prices[model] * usage.total,
     )
     machine = MachineDriver(env)
     ask(machine, "one")

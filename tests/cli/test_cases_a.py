@@ -267,7 +267,7 @@ def test_a8_a_reader_that_went_away_is_141(dsh: Dsh) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        result = dsh.run("--json", "--max-steps", "50", "x", stdout=writer)
+        result = dsh.run("--json", "--max-steps", "5000", "x", stdout=writer)
     finally:
         os.close(writer)
     assert (result.code, result.out) == (141, "")

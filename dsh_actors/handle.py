@@ -15,7 +15,7 @@ from dsh_actors.core.messages import Message, user_message
 from dsh_actors.core.outcome import Circumstances, OutcomeFold, RunEnd
 from dsh_actors.core.pricing import PriceOf
 from dsh_actors.core.redaction import Redactor
-from dsh_actors.core.text import JsonObject, clean_text
+from dsh_actors.core.text import JsonObject, clean_text, require_lossless
 from dsh_actors.core.titles import normal_title
 from dsh_actors.errors import ActorGone, UsageError
 from dsh_actors.runtime.ref import ACTOR_TIMEOUT, Ref
@@ -66,6 +66,7 @@ class AgentRef:
 
     def record(self, kind: str, data: JsonObject, *, ignorable: bool = False) -> None:
         """Put a log-only fact into the session. Raises `EventRefused` for data that JSON cannot hold."""
+        require_lossless(data, kind)  # before anything walks through what may have no end
         self._ask(io.Record(kind, self._redactor.json(data), ignorable))
 
     def rename(self, title: str) -> None:

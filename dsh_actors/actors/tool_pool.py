@@ -132,8 +132,9 @@ class ToolPoolActor(BaseActor):
     def _presentable(self, result: io.ToolResult) -> io.ToolResult:
         """What may be logged: no secret, well-formed text, data that JSON can hold."""
         try:
-            meta = clean_json(self._redactor.json(result.meta)) if result.meta is not None else None
-            events = tuple((kind, clean_json(self._redactor.json(data))) for kind, data in result.events)
+            # Cleaned first: that refuses what has no end, and joins halves of a secret.
+            meta = self._redactor.json(clean_json(result.meta)) if result.meta is not None else None
+            events = tuple((kind, self._redactor.json(clean_json(data))) for kind, data in result.events)
             text = self._redactor.text(clean_text(result.text))
             images: Any = tuple(map(self._redactor.block, result.images))
             return loggable_result(replace(result, text=text, meta=meta, events=events, images=images))

@@ -12,7 +12,7 @@ from typing import Literal
 
 from dsh_actors.core.ids import CallId
 from dsh_actors.core.messages import Block, block_from_json
-from dsh_actors.core.text import JsonObject
+from dsh_actors.core.text import JsonObject, shape_fault
 from dsh_actors.errors import EventRefused
 
 __all__ = [
@@ -81,8 +81,13 @@ class Usage:
     reasoning: int | None = None
 
     @property
+    def prompt(self) -> int:
+        """All of the request, whatever the cache had to do with it."""
+        return self.input + (self.cache_read or 0) + (self.cache_write or 0)
+
+    @property
     def total(self) -> int:
-        return self.input + self.output + (self.cache_read or 0) + (self.cache_write or 0)
+        return self.prompt + self.output
 
     def to_json(self) -> JsonObject:
         data: JsonObject = {"inputTokens": self.input, "outputTokens": self.output}
@@ -265,5 +270,5 @@ def chunk_from_json(data: JsonObject) -> Chunk:
                     bool(reason.get("continue")),
                 )
     except (KeyError, TypeError, AttributeError) as error:
-        raise EventRefused(f"not a stream chunk: {error!r}") from error
+        raise EventRefused(f"not a stream chunk: {shape_fault(error)}") from error
     raise EventRefused(f"unknown stream chunk {data['type']!r}")

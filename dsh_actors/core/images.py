@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from dsh_actors.core.events import Event
-from dsh_actors.core.messages import ImageRef
+from dsh_actors.core.messages import IMAGE_TYPES, ImageRef
 from dsh_actors.errors import ImageRefused
 
 __all__ = [
@@ -53,7 +53,6 @@ _NO_LENGTH = frozenset({0x01, *range(0xD0, 0xD9)})
 # Start-of-frame markers; C4, C8 and CC between them are something else.
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
-_WORDS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/gif": "GIF", "image/webp": "WebP"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +101,9 @@ def inspect_image(data: bytes, name: str) -> ImageFacts:
         width, height = _READERS[kind](data)
     except (_Broken, IndexError) as error:
         reason = str(error) if isinstance(error, _Broken) else "it is cut off"
-        raise ImageRefused(f"{name} is no whole {_WORDS[kind]} image: {reason}") from error
+        raise ImageRefused(f"{name} is no whole {IMAGE_TYPES[kind]} image: {reason}") from error
     if width < 1 or height < 1:
-        raise ImageRefused(f"{name} is no whole {_WORDS[kind]} image: it has no pixels")
+        raise ImageRefused(f"{name} is no whole {IMAGE_TYPES[kind]} image: it has no pixels")
     shape = f"{name} has {width} × {height} pixels"
     if max(width, height) > MAX_SIDE:
         raise ImageRefused(f"{shape}; a side may have {MAX_SIDE}", code="IMAGE_DIMENSION_TOO_LARGE")

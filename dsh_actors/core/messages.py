@@ -7,12 +7,13 @@ file. A tag that nobody registered is kept as it is (`OpaqueBlock`, `OpaqueSourc
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal, Protocol
 
 from dsh_actors.core.ids import CallId, MessageId
-from dsh_actors.core.text import JsonObject
+from dsh_actors.core.text import JsonObject, shape_fault
 from dsh_actors.errors import EventRefused
 
 __all__ = [
@@ -42,8 +43,10 @@ __all__ = [
     "user_message",
 ]
 
-IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""The media types of images that messages refer to."""
+IMAGE_TYPES: Mapping[str, str] = MappingProxyType(
+    {"image/png": "PNG", "image/jpeg": "JPEG", "image/gif": "GIF", "image/webp": "WebP"}
+)
+"""The media types of images that messages refer to, each with its name for people."""
 
 _ATTACHMENT_ID = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -162,8 +165,7 @@ class ImageRef:
 
     def words(self) -> str:
         """The image in a few words for people and models: ``photo.png, PNG, 640 × 480``."""
-        kind = self.media_type.removeprefix("image/").upper().replace("WEBP", "WebP")
-        facts = f"{kind}, {self.width} × {self.height}"
+        facts = f"{IMAGE_TYPES[self.media_type]}, {self.width} × {self.height}"
         return facts if self.name is None else f"{self.name}, {facts}"
 
 
@@ -270,7 +272,7 @@ class Message:
                 source_from_json(data["source"]),
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise EventRefused(f"not a message: {error!r}") from error
+            raise EventRefused(f"not a message: {shape_fault(error)}") from error
 
 
 def user_message(

@@ -16,7 +16,7 @@ from dsh_actors.core.repair import Closers
 from dsh_actors.core.request import RequestHeader
 from dsh_actors.core.state import CallRecord, Counters, SessionState
 from dsh_actors.core.surface import Surface
-from dsh_actors.core.text import JsonObject
+from dsh_actors.core.text import JsonObject, shape_fault
 from dsh_actors.errors import EventRefused
 
 __all__ = ["FORMAT", "dump", "load", "load_closers"]
@@ -63,7 +63,7 @@ def load(header: SessionHeader, data: JsonObject) -> SessionState:
     try:
         return _load(header, data)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
-        raise EventRefused(f"not a snapshot: {error!r}") from error
+        raise EventRefused(f"not a snapshot: {shape_fault(error)}") from error
 
 
 def load_closers(data: JsonObject) -> Closers:
@@ -71,7 +71,7 @@ def load_closers(data: JsonObject) -> Closers:
     try:
         return Closers.restore(data["closers"], data["last_time"])
     except (KeyError, TypeError, ValueError) as error:
-        raise EventRefused(f"not a snapshot: {error!r}") from error
+        raise EventRefused(f"not a snapshot: {shape_fault(error)}") from error
 
 
 def _load(header: SessionHeader, data: JsonObject) -> SessionState:

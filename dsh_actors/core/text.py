@@ -55,22 +55,33 @@ def is_well_formed(text: str) -> bool:
     return text.isascii() or _SURROGATES.search(text) is None
 
 
-def clean_json(value: JsonValue, depth: int = 0) -> JsonValue:
+def clean_json(value: JsonValue) -> JsonValue:
     """``value`` with `clean_text` applied to every string and key; containers are copied.
 
-    Raises `EventRefused` for what is nested deeper than `MAX_DEPTH`.
+    Raises `EventRefused` for what is cyclic, or nested deeper than `MAX_DEPTH`.
     """
-    if isinstance(value, str):
-        return clean_text(value)
-    if depth > MAX_DEPTH:
-        raise EventRefused(f"nested deeper than {MAX_DEPTH} levels")
-    if isinstance(value, dict):
-        return {
-            clean_text(k) if isinstance(k, str) else k: clean_json(v, depth + 1) for k, v in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [clean_json(v, depth + 1) for v in value]
-    return value
+    holder: list[JsonValue] = [None]
+    # Not by recursion: the interpreter's limit is below ours, and nearer the deeper the caller is.
+    work: list[tuple[JsonValue, JsonValue, JsonValue, int]] = [(value, holder, 0, 0)]
+    while work:
+        item, parent, place, depth = work.pop()
+        if isinstance(item, str):
+            parent[place] = clean_text(item)
+        elif not isinstance(item, dict | list | tuple):
+            parent[place] = item
+        elif depth >= MAX_DEPTH:
+            raise EventRefused(f"cyclic, or nested deeper than {MAX_DEPTH} levels")
+        elif isinstance(item, dict):
+            copy: dict[JsonValue, JsonValue] = {}
+            parent[place] = copy
+            for key, inner in item.items():
+                clean = clean_text(key) if isinstance(key, str) else key
+                copy[clean] = None  # fixes the order; the value follows
+                work.append((inner, copy, clean, depth + 1))
+        else:
+            parent[place] = items = [None] * len(item)
+            work.extend((inner, items, index, depth + 1) for index, inner in enumerate(item))
+    return holder[0]
 
 
 def decode_output(raw: bytes) -> str:

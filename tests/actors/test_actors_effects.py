@@ -43,6 +43,9 @@ DEADLINE_S = 10.0
 ASKING = ApprovalPolicy.from_toml({"default": "ask"}, "rules.toml")
 BASH = ("bash", '{"command": "echo hi"}')
 
+ENDLESS: dict = {}
+ENDLESS["itself"] = ENDLESS
+
 
 class ToolDouble:
     """Does what the test says; ``calls`` hears the context of each call."""
@@ -166,6 +169,7 @@ def test_a_cancel_needs_a_cause_that_is_known(stage, cause):
         ("todo/write", {"todos": [1]}),
         ("session/title", {"title": 7}),
         ("my-plugin/fact", ["no object"]),
+        ("my-plugin/fact", ENDLESS),
         ("", {}),
         (7, {}),
     ],

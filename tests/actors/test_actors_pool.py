@@ -101,6 +101,12 @@ def deep() -> dict[str, Any]:
     return value
 
 
+def endless() -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    value["a"] = [value]
+    return value
+
+
 @pytest.mark.parametrize(
     "output",
     [
@@ -112,6 +118,8 @@ def deep() -> dict[str, Any]:
         ToolOutput("x", events=(("turn/end", {"turn": 1}),)),
         ToolOutput("x", events=None),  # type: ignore[arg-type]
         ToolOutput("x", meta=deep()),
+        ToolOutput("x", meta=endless()),
+        ToolOutput("x", events=(("my-plugin/fact", endless()),)),
         ToolOutput("x", meta={"a": float("nan")}),
         ToolOutput("x", meta=[1]),  # type: ignore[arg-type]
         ToolOutput("x", is_error=True, code=7),  # type: ignore[arg-type]
@@ -120,7 +128,7 @@ def deep() -> dict[str, Any]:
         ToolOutput("x", images=(TextBlock("x"),)),  # type: ignore[arg-type]
         ToolOutput("x", images=(ImageBlock(ImageRef("sha256:1", "image/png", 1, 1, 1)),)),
     ],
-    ids=range(15),
+    ids=range(17),
 )
 def test_an_answer_that_cannot_be_logged_is_an_error_for_the_model(pools, output):
     pool = pools()

@@ -67,7 +67,7 @@ class _Slot:
 
 
 class MessagesStream(ReplyStream):
-    """One response. ``id_salt`` gives bytes that no other response of the conversation has; it is
+    """One response. ``id_salt`` gives a text that no other response of the conversation has; it is
     asked only where a tool call came without an id.
     """
 

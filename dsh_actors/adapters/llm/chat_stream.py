@@ -53,7 +53,7 @@ _scan: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # t
 
 
 class ChatStream(ReplyStream):
-    """One response. ``id_salt`` gives bytes that no other response of the conversation has; it is
+    """One response. ``id_salt`` gives a text that no other response of the conversation has; it is
     asked only where a tool call came without an id.
     """
 
@@ -175,7 +175,7 @@ class ChatStream(ReplyStream):
         if details and isinstance(details, list):
             try:
                 self._details.extend(clean_json(details))
-            except (EventRefused, RecursionError):
+            except EventRefused:
                 self.fail(self.failed("MALFORMED_RESPONSE", "the stream holds details nested too deeply"))
                 return ""
         key = self._reasoning_key

@@ -12,6 +12,7 @@ from dsh_actors.config.profiles import Profile
 from dsh_actors.core.chunks import BlockEnd, Chunk, Finish
 from dsh_actors.core.messages import ToolCallBlock
 from dsh_actors.core.text import JsonObject, clean_json
+from dsh_actors.errors import EventRefused
 
 __all__ = ["ThinkSplitter", "VendorStream"]
 
@@ -101,7 +102,10 @@ class VendorStream(ChatStream):
         # These servers send each call whole, so the n-th element with a name is the n-th call.
         if isinstance(call, dict) and isinstance(call.get("function"), dict) and call["function"].get("name"):
             extra = call.get("extra_content")
-            self._extras.append({"extra_content": clean_json(extra)} if isinstance(extra, dict) else None)
+            try:
+                self._extras.append({"extra_content": clean_json(extra)} if isinstance(extra, dict) else None)
+            except EventRefused:
+                self.fail(self.failed("MALFORMED_RESPONSE", "the stream holds a call nested too deeply"))
 
     def close(self, was_cut: bool) -> list[Chunk]:
         out: list[Chunk] = []

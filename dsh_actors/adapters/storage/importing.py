@@ -23,7 +23,7 @@ from dsh_actors.core.legacy import LegacyUpgrade
 from dsh_actors.core.messages import ImageRef
 from dsh_actors.core.repair import Closers
 from dsh_actors.core.state import SessionState
-from dsh_actors.core.text import JsonObject, clean_json, require_lossless
+from dsh_actors.core.text import JsonObject, clean_json, require_lossless, shape_fault
 from dsh_actors.core.verify import fold
 from dsh_actors.errors import (
     AttachmentError,
@@ -161,7 +161,10 @@ class ImportFile:
             raise SessionUnsupported(message, hint=error.hint) from error
         if b"\\u" in line:
             # JSON escapes can spell half a surrogate pair, which no text of ours may hold.
-            data: JsonObject = clean_json(event.data)
+            try:
+                data: JsonObject = clean_json(event.data)
+            except EventRefused as error:
+                raise self._damaged(number, error.message) from error
             event = event if data == event.data else replace(event, data=data)
         return event
 
@@ -173,7 +176,7 @@ class ImportFile:
                 raise self._damaged(number, "the image has no usable reference")
             require_match(ref, data, "the line")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise self._damaged(number, f"not an image: {error!r}") from error
+            raise self._damaged(number, f"not an image: {shape_fault(error)}") from error
         except AttachmentError as error:
             raise self._damaged(number, error.message) from error
         return ref, data

@@ -545,3 +545,12 @@ def test_deepseek_keeps_its_rules_with_changed_switches() -> None:
     body = json.loads(ChatEncoder("deepseek", dialect).encode(ModelRequest(header, [foreign])))
     assert body["thinking"] == {"type": "disabled"}
     assert body["messages"][0]["reasoning_content"] == "(The reasoning of this step was not recorded.)"
+
+
+def test_a_call_with_more_depth_than_the_log_holds_fails_the_reply() -> None:
+    extra: dict = {}
+    for _ in range(600):
+        extra = {"a": extra}
+    raw = {"id": "c", "function": {"name": "f", "arguments": "{}"}, "extra_content": extra}
+    body = delta(tool_calls=[raw]) + finish("stop") + DONE
+    assert failure_of(call(provider_with(PROFILES["gemini"], [body]))).code == "MALFORMED_RESPONSE"

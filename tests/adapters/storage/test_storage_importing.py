@@ -211,3 +211,20 @@ def test_a_session_that_cannot_be_stored_whole_is_not_stored() -> None:
     with pytest.raises(SessionExists):
         store_session(storage, HEADER, notes)
     assert len(list(storage.read(HEADER.id))) == 5000
+
+
+def nest(levels: int, inner: str) -> str:
+    return '{"a":' * levels + inner + "}" * levels
+
+
+@pytest.mark.parametrize("levels", [499, 600, 900])
+def test_what_is_nested_too_deep_is_refused_with_its_line(levels: int) -> None:
+    fact = {"type": "my-plugin/fact", "seq": 0, "time": 1, "ignorable": True}
+    line = json.dumps(fact)[:-1] + ',"data":' + nest(levels, '"\\ud83d"') + "}\n"
+    if levels < 500:
+        assert source(head() + line.encode()).check() == 1
+    else:
+        assert "line 2: " in damaged([head(), line.encode()])
+    first = head()[:-2].decode() + ',"x":' + nest(levels, "1") + "}\n"
+    if levels >= 500:
+        assert "line 1" in damaged([first.encode()])

@@ -126,6 +126,7 @@ class OutcomeFold:
         self._model: str | None = None
         self._rates: Rates | None = None
         self._request_at = 0
+        self._title_at: int | None = None
         self._bill = Bill()
         self._tokens = Tokens()
         self._child_tokens = Tokens()
@@ -213,6 +214,8 @@ class OutcomeFold:
                 self._made[name] = self._made.get(name, 0) + 1
             case "tool/result":
                 self._fold_result(data)
+            case "session/title-llm-request":
+                self._title_at = event.time
             case "session/title-llm-result" if data.get("usage"):
                 self._count_title(data, event.time)
             case "llm/retry":
@@ -272,10 +275,12 @@ class OutcomeFold:
         if name != self._model:
             self._model, self._rates = name, self._price_of(name)
 
-    def _count_title(self, data: JsonObject, time_ms: int) -> None:
+    def _count_title(self, data: JsonObject, now_ms: int) -> None:
+        """Count a title; ``now_ms`` stands in where it was asked for before this run."""
+        began = now_ms if self._title_at is None else self._title_at
         usage = Usage.from_json(data["usage"])
         self._tokens.add(usage)
-        self._bill.charge(usage, self._price_of(f"{data['provider']}/{data['model']}"), time_ms)
+        self._bill.charge(usage, self._price_of(f"{data['provider']}/{data['model']}"), began)
 
     # --- the end -----------------------------------------------------------------------------
 

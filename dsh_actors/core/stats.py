@@ -78,7 +78,7 @@ class StatsFold:
         self.stats = SessionStats()
         self._price_of = price_of
         self._seed_length = seed_length
-        self._request_at = 0
+        self._request_at = self._title_at = 0
         self._model = ""
         self._counted_turn: int | None = None
         self._step_start: int | None = None
@@ -111,9 +111,11 @@ class StatsFold:
                 self._on_reply(data, event.time)
             case "request/context":
                 self._model = f"{data['provider']}/{data['model']}"
+            case "session/title-llm-request":
+                self._title_at = event.time
             case "session/title-llm-result" if data.get("usage"):
                 model = f"{data['provider']}/{data['model']}"
-                self._charge(model, Usage.from_json(data["usage"]), event.time)
+                self._charge(model, Usage.from_json(data["usage"]), self._title_at)
             case "llm/retry":
                 self._bill()
             case "tool/call":

@@ -99,9 +99,10 @@ def _prompt_of(event: Event) -> _Prompt | None:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A title that a model was asked for. ``seq`` is its ``session/title-llm-request``."""
+    """A title that a model was asked for. ``seq`` and ``began`` are of its ``session/title-llm-request``."""
 
     seq: int
+    began: int
     message_seqs: tuple[int, ...]
     effect: io.WriteTitle
 
@@ -178,8 +179,7 @@ class TitleCycle:
         self._asked = None
         config, usage = asked.config, message.usage
         if usage is not None:
-            model, now_ms = f"{config.provider}/{config.model}", self._turn.state.last_time
-            env.watch.spend(env.cost_of(model, usage, now_ms))
+            env.watch.spend(env.cost_of(f"{config.provider}/{config.model}", usage, asked.began))
         failure = message.outcome if isinstance(message.outcome, Failure) else None
         extra = {} if usage is None else {"usage": usage.to_json()}
         self._emit_result(asked.seq, config.provider, config.model, failure, extra)
@@ -214,7 +214,7 @@ class TitleCycle:
         }
         event = turn.emit("session/title-llm-request", data)
         request = ModelRequest(RequestHeader(config, system=SYSTEM), [message], session)
-        self._asked = _Asked(event.seq, seqs, io.WriteTitle(turn.new_ticket(), request))
+        self._asked = _Asked(event.seq, event.time, seqs, io.WriteTitle(turn.new_ticket(), request))
         self._is_sent = False
 
     def _all_prompts(self) -> list[_Prompt]:

@@ -420,3 +420,14 @@ def test_the_name_of_the_exit_code_is_said_once() -> None:
 
 def test_the_line_is_one_whatever_the_id_of_the_session() -> None:
     assert "\n" not in error_line("usage", "a\nb", "c\nd\x1b")
+
+
+def test_a_title_has_the_price_of_the_time_at_which_it_was_asked_for() -> None:
+    hour = 3_600_000
+    told = {"provider": "p", "model": "peak", "usage": {"inputTokens": 1_000_000, "outputTokens": 0}}
+    for began, cost in ((hour - 1, 1.0), (hour, 2.0), (2 * hour, 1.0)):
+        title = ("session/title-llm-request", began, {}), ("session/title-llm-result", began + hour, told)
+        end = ("assistant/message", began + hour, reply_of("m", {"inputTokens": 0, "outputTokens": 0}))
+        assert fold_of(PRICES.get, *BEGIN, *title, end).cost == cost
+        # Asked for by an earlier run of the same agent: the end of it is all that is seen.
+        assert fold_of(PRICES.get, *BEGIN, ("session/title-llm-result", began, told), end).cost == cost

@@ -191,3 +191,11 @@ def test_sums_are_those_of_the_parts() -> None:
 def test_a_wrong_payload_is_refused_with_its_place() -> None:
     with pytest.raises(EventRefused, match="event 0"):
         stats_of(("assistant/message", 0, {"message": None}))
+
+
+def test_a_title_has_the_price_of_the_time_at_which_it_was_asked_for() -> None:
+    hour = 3_600_000
+    told = {"provider": "p", "model": "peak", "usage": {"inputTokens": 1_000_000, "outputTokens": 0}}
+    for began, cost in ((hour - 1, 1.0), (hour, 2.0), (2 * hour, 1.0)):
+        title = ("session/title-llm-request", began, {}), ("session/title-llm-result", began + hour, told)
+        assert stats_of(("step/start", 0, {}), *title).cost == cost

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dsh_actors.core import turn_io as io
-from dsh_actors.core.chunks import CallConfig, Failure, Finish, Usage
+from dsh_actors.core.chunks import CallConfig, Failure, Finish, TextDelta, Usage
 from dsh_actors.core.events import Event
 from dsh_actors.core.ids import CallId, MessageId, Ticket
 from dsh_actors.core.messages import Message, OpaqueBlock, PluginSource, TextBlock, ToolCallBlock, UserSource
@@ -265,16 +265,22 @@ def test_a_failure_is_recorded_and_the_title_stays() -> None:
 
 
 def test_what_a_title_costs_counts_towards_the_limit() -> None:
-    prices = {"other/small": 0.25}
-    env = Environment(
-        CallConfig("p", "m"),
-        titles=TitlePolicy("first-prompt", ("other", "small")),
-        cost_of=lambda model, usage, _began_ms: prices[model] * usage.total,
-    )
+    asked = []
+
+    def cost_of(model: str, usage: Usage, began_ms: int) -> float:
+        asked.append((model, began_ms))
+        return 0.25 * usage.total
+
+    policy = TitlePolicy("first-prompt", ("other", "small"))
+    env = Environment(CallConfig("p", "m"), titles=policy, cost_of=cost_of)
     machine = MachineDriver(env)
     ask(machine, "one")
+    (began,) = [event.time for event in machine.log if event.type == "session/title-llm-request"]
+    machine.now += 60_000
+    machine.send(io.Chunks(machine.take(io.OpenStream).ticket, (TextDelta(0, "a"),)))
     answer(machine, "Named", Usage(4, 4))
     assert env.watch.cost == 2.0
+    assert asked == [("other/small", began)]
 
 
 def test_prompts_that_are_too_long_are_not_sent() -> None:
@@ -294,6 +300,14 @@ def test_a_fork_keeps_its_parents_title() -> None:
     child.machine.state.header = replace(child.header, parent_session="s", seed_length=len(parent.log))  # type: ignore[arg-type]
     ask(child, "two")
     assert titles(child.log) == [("one", "fallback")]
+
+
+def test_a_fork_without_a_title_gets_words_and_asks_no_model() -> None:
+    child = driver("first-prompt")
+    child.machine.state.header = replace(child.header, parent_session="s")  # type: ignore[arg-type]
+    ask(child, "two")
+    assert titles(child.log) == [("two", "fallback")]
+    assert data_of(child.log, "session/title-llm-request") == []
 
 
 @pytest.mark.parametrize("when", ["before it is sent", "while it is written"])

@@ -17,6 +17,7 @@ from dsh_actors.actors.chunk_guard import ChunkGuard
 from dsh_actors.core import turn_io as io
 from dsh_actors.core.chunks import Chunk, Failure, Finish, FinishKind
 from dsh_actors.core.ids import Ticket
+from dsh_actors.core.options import DEFAULT_CONCURRENCY
 from dsh_actors.core.redaction import RedactingStream, Redactor
 from dsh_actors.core.scope import run_chain
 from dsh_actors.errors import ProtocolError
@@ -31,8 +32,6 @@ __all__ = ["GatewayState", "ModelGatewayActor", "Route", "StreamHold"]
 
 ABORT_GRACE_S = 0.05
 """A reader that was not woken by its own abort is ended after this."""
-
-MAX_STREAMS = 256
 
 LAST_LOOK_S = 0.02
 """How long past its time a silent stream may still speak, besides the time that this process was late."""
@@ -165,7 +164,7 @@ class GatewayState:
 
     providers: Mapping[str, LlmProvider]
     redactor: Redactor
-    max_streams: int = MAX_STREAMS
+    max_streams: int = DEFAULT_CONCURRENCY
     limits: Mapping[str, int] = field(default_factory=dict)
     routes: dict[str, Route] = field(default_factory=dict)
     streams: dict[tuple[p.Owner, Ticket], RunningStream] = field(default_factory=dict)

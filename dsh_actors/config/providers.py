@@ -17,11 +17,10 @@ from dsh_actors.config.tables import refuse_unknown as _refuse_unknown
 from dsh_actors.config.tables import text_in as _text
 from dsh_actors.config.toml_file import read_toml
 from dsh_actors.config.wire import WIRE_KEYS, WireSettings, wire_settings
+from dsh_actors.core.options import DEFAULT_CONCURRENCY
 from dsh_actors.errors import ConfigError
 
 __all__ = ["BUILT_IN", "ModelSettings", "ProviderSettings", "provider_settings", "read_credentials"]
-
-DEFAULT_CONCURRENCY = 256
 
 
 @dataclass(frozen=True, slots=True)

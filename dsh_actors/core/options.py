@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 
 from dsh_actors.core.policy import ApprovalPolicy
 
-__all__ = ["TITLE_MODES", "AgentOptions", "Limits", "TitlePolicy"]
+__all__ = ["DEFAULT_CONCURRENCY", "TITLE_MODES", "AgentOptions", "Limits", "TitlePolicy"]
+
+DEFAULT_CONCURRENCY = 256
+"""Requests at once to one provider, where nobody says otherwise."""
 
 TITLE_MODES = ("fallback", "first-prompt", "all-prompts")
 """Where titles come from: the first words, a model asked once, or a model asked at each prompt."""

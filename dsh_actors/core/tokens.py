@@ -175,8 +175,7 @@ class TokenMeter:
 
     def anchor(self, header: RequestHeader, estimated: int, usage: Usage) -> None:
         """Take over what the provider counted of a request that it answered, and that was measured."""
-        counted = usage.input + (usage.cache_read or 0) + (usage.cache_write or 0)
-        self._anchor = _Anchor(header, counted, estimated) if usage.total >= estimated else None
+        self._anchor = _Anchor(header, usage.prompt, estimated) if usage.total >= estimated else None
 
     def recall(self, header: RequestHeader, nodes: Sequence[Event], messages: Sequence[Message]) -> None:
         """Find the anchor in a log: the newest reply on the surface that the provider counted.

@@ -7,23 +7,20 @@ by itself. A request that extends another is that one's bytes without the closin
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from dsh_actors.adapters.llm.chat_request import NO_OUTPUT
 from dsh_actors.adapters.llm.images import ImageData, ImageEncoder, ImageLimits, ImageReader
+from dsh_actors.adapters.llm.tool_ids import MAX_ID_CHARS, safe_id
+from dsh_actors.adapters.llm.wire_parts import NO_OUTPUT, argument_object, json_bytes, shown_text
 from dsh_actors.core.chunks import CallConfig
 from dsh_actors.core.messages import (
     Block,
     ImageBlock,
     Message,
     ModelSource,
-    OpaqueBlock,
     ReasoningBlock,
-    TextBlock,
     ToolCallBlock,
     ToolResultBlock,
 )
@@ -31,19 +28,16 @@ from dsh_actors.core.request import ModelRequest, RequestHeader
 from dsh_actors.core.text import JsonObject, clean_json, clean_text
 from dsh_actors.errors import AttachmentError, EventRefused
 
-__all__ = ["CACHE_MARK", "RAW_ARGUMENTS", "MessagesEncoder", "model_family", "portable_id", "wire_input"]
+__all__ = ["CACHE_MARK", "RAW_ARGUMENTS", "MessagesEncoder", "model_family", "wire_input"]
 
 CACHE_MARK: JsonObject = {"type": "ephemeral"}
 
 RAW_ARGUMENTS = "_raw"
 """Where arguments go that are no JSON object: the wire takes nothing else as a call's input."""
 
-MAX_ID_CHARS = 64
-
 IMAGE_LIMITS = ImageLimits(count=100, encoded_bytes=28 << 20, each_encoded_bytes=5_000_000)
 """The vendor's documentation: 100 images and 32 MB a request, 5 MB an image."""
 
-_PORTABLE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _FOREIGN = re.compile(r"[^A-Za-z0-9_-]")
 _SNAPSHOT = re.compile(r"[-@](\d{8}|latest)$")
 
@@ -51,14 +45,6 @@ _SNAPSHOT = re.compile(r"[-@](\d{8}|latest)$")
 def model_family(model: str) -> str:
     """The model without the date of its snapshot: what a signature of its thinking is bound to."""
     return _SNAPSHOT.sub("", model)
-
-
-def portable_id(text: str) -> str:
-    """``text`` as an id that every vendor takes; the same text always gives the same id."""
-    if _PORTABLE.fullmatch(text):
-        return text
-    digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:10]
-    return f"{_FOREIGN.sub('_', text)[: MAX_ID_CHARS - 11]}_{digest}"
 
 
 class MessagesEncoder:
@@ -129,7 +115,7 @@ class MessagesEncoder:
         if header.system and header.system.strip():
             text = clean_text(header.system)
             members["system"] = [{"type": "text", "text": text, "cache_control": CACHE_MARK}]
-        return _dump(members)[:-1] + b',"messages":['
+        return json_bytes(members)[:-1] + b',"messages":['
 
     def _add(self, message: Message) -> None:
         """Put a message's blocks into the last wire message if that is of its role, else into a new one."""
@@ -156,11 +142,11 @@ class MessagesEncoder:
         for block in message.content:
             if isinstance(block, ToolResultBlock):
                 call_id = self._ids.of_result(block.tool_call_id)
-                results.append(_dump(_tool_result(block, call_id, self._images)))
+                results.append(json_bytes(_tool_result(block, call_id, self._images)))
             elif isinstance(block, ImageBlock):
-                blocks += map(_dump, _image(self._images.encode(block)))
-            elif (text := _shown(block)).strip():
-                blocks.append(_dump(_text(text)))
+                blocks += map(json_bytes, _image(self._images.encode(block)))
+            elif (text := shown_text(block)).strip():
+                blocks.append(json_bytes(_text(text)))
         return results, blocks
 
     def _assistant(self, message: Message) -> list[bytes]:
@@ -169,12 +155,12 @@ class MessagesEncoder:
         for block, entry in zip(message.content, self._entries(message), strict=True):
             match block:
                 case ReasoningBlock():
-                    wire += map(_dump, _thinking(block, entry))
+                    wire += map(json_bytes, _thinking(block, entry))
                 case ToolCallBlock():
                     wire.append(_tool_use(block, self._ids.of_call(block.id)))
                     end = len(wire)
-                case _ if (text := _shown(block)).strip():
-                    wire.append(_dump(_text(text)))
+                case _ if (text := shown_text(block)).strip():
+                    wire.append(json_bytes(_text(text)))
                     end = len(wire)
         return wire[:end]
 
@@ -198,16 +184,16 @@ class _CallIds:
         self._current: dict[str, str] = {}
 
     def of_call(self, call_id: str) -> str:
-        wire = portable_id(call_id)
+        wire = safe_id(call_id)
         count = self._uses[wire] = self._uses.get(wire, 0) + 1
         if count > 1:
             # Some servers number the calls of each message from zero.
-            wire = portable_id(f"{call_id}#{count}")
+            wire = safe_id(f"{call_id}#{count}")
         self._current[call_id] = wire
         return wire
 
     def of_result(self, call_id: str) -> str:
-        return self._current.get(call_id) or portable_id(call_id)
+        return self._current.get(call_id) or safe_id(call_id)
 
 
 def _tool(schema: JsonObject) -> JsonObject:
@@ -223,16 +209,6 @@ def _text(text: str) -> JsonObject:
     return {"type": "text", "text": clean_text(text)}
 
 
-def _shown(block: Block) -> str:
-    """A block as text; what has no text form is named. Blank text is refused as a block."""
-    match block:
-        case TextBlock():
-            return block.text
-        case OpaqueBlock():
-            return f"[{block.data.get('type', 'content')} not shown]"
-    return ""
-
-
 def _thinking(block: ReasoningBlock, entry: Any) -> Iterator[JsonObject]:
     """Thinking goes back unchanged with its signature, or not at all."""
     if isinstance(entry, dict):
@@ -244,7 +220,7 @@ def _thinking(block: ReasoningBlock, entry: Any) -> Iterator[JsonObject]:
 
 def _tool_use(block: ToolCallBlock, call_id: str) -> bytes:
     name = _FOREIGN.sub("_", block.name)[:MAX_ID_CHARS] or "unnamed"
-    head = _dump({"type": "tool_use", "id": call_id, "name": name})
+    head = json_bytes({"type": "tool_use", "id": call_id, "name": name})
     return b'%b,"input":%b}' % (head[:-1], wire_input(block.arguments))
 
 
@@ -260,13 +236,13 @@ def _image(image: ImageData | str) -> Iterator[JsonObject]:
 
 def _result_content(blocks: tuple[Block, ...], images: ImageEncoder) -> str | list[JsonObject]:
     if not any(isinstance(block, ImageBlock) for block in blocks):
-        text = clean_text("".join(map(_shown, blocks)))
+        text = clean_text("".join(map(shown_text, blocks)))
         return text if text.strip() else NO_OUTPUT
     parts: list[JsonObject] = []
     for block in blocks:
         if isinstance(block, ImageBlock):
             parts += _image(images.encode(block))
-        elif (text := _shown(block)).strip():
+        elif (text := shown_text(block)).strip():
             parts.append(_text(text))
     return parts
 
@@ -279,31 +255,12 @@ def _tool_result(block: ToolResultBlock, call_id: str, images: ImageEncoder) -> 
     return wire
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-_loads = json.JSONDecoder(parse_constant=_refuse_constant).decode
-
-
 def wire_input(raw: str) -> bytes:
     """A call's arguments as a JSON object: as they are, or from inside a string, or kept as raw text."""
-    text = raw
-    for _ in range(2):
-        if not text.strip():
-            return b"{}"
+    found = argument_object(raw)
+    if found is not None:
         try:
-            value = _loads(text)
-            if isinstance(value, dict):
-                return _dump(clean_json(value))  # refuses numbers that are too large for a float
-        except (ValueError, RecursionError, EventRefused):
-            break
-        if not isinstance(value, str):
-            break
-        text = value
-    return _dump({RAW_ARGUMENTS: clean_text(raw)})
-
-
-def _dump(value: JsonObject) -> bytes:
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.encode("utf-8", "replace")
+            return json_bytes(clean_json(found[1]))  # refuses numbers that are too large for a float
+        except (ValueError, EventRefused):
+            pass
+    return json_bytes({RAW_ARGUMENTS: clean_text(raw)})

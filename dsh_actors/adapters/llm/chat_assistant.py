@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from dsh_actors.adapters.llm.tool_ids import nine_id, safe_id
+from dsh_actors.adapters.llm.wire_parts import argument_object
 from dsh_actors.config.profiles import Profile
 from dsh_actors.core.messages import Message, ModelSource, ReasoningBlock, TextBlock, ToolCallBlock
 from dsh_actors.core.text import JsonObject, clean_text
@@ -96,26 +96,10 @@ def _wire_id(call_id: str, is_own: bool, profile: Profile) -> str:
     return clean_text(call_id) if is_own else safe_id(call_id)
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-_strict_loads = json.JSONDecoder(parse_constant=_refuse_constant).decode
-
-
 def wire_arguments(raw: str) -> str:
     """``raw`` as it came where it is a JSON object, what it holds where it is one inside a string.
 
     Anything else becomes ``{}``: some servers refuse the whole conversation otherwise.
     """
-    for _ in range(2):
-        try:
-            value = _strict_loads(raw)
-        except (ValueError, RecursionError):
-            return "{}"
-        if isinstance(value, dict):
-            return clean_text(raw)
-        if not isinstance(value, str):
-            return "{}"
-        raw = value
-    return "{}"
+    found = argument_object(raw)
+    return "{}" if found is None else clean_text(found[0])

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dsh_actors.adapters.llm.images import ImageEncoder, ImageReader
-from dsh_actors.core.messages import Block, ImageBlock, Message, OpaqueBlock, TextBlock, ToolResultBlock
+from dsh_actors.adapters.llm.wire_parts import shown_text
+from dsh_actors.core.messages import Block, ImageBlock, Message, ToolResultBlock
 from dsh_actors.core.text import JsonObject, clean_text
 
 __all__ = ["IMAGES_FOLLOW", "ChatImages"]
@@ -36,7 +37,7 @@ class ChatImages:
         text = ""
         for block in blocks:
             if not isinstance(block, ImageBlock):
-                text += _shown(block)
+                text += shown_text(block)
                 continue
             image = self._encoder.encode(block)
             if isinstance(image, str):
@@ -52,7 +53,7 @@ class ChatImages:
         text = ""
         for block in result.content:
             if not isinstance(block, ImageBlock):
-                text += _shown(block)
+                text += shown_text(block)
                 continue
             image = self._encoder.encode(block)
             if isinstance(image, str):
@@ -87,13 +88,3 @@ def _image_parts(handle: str, data_url: str) -> list[JsonObject]:
 
 def _on_new_line(text: str, more: str) -> str:
     return f"{text}\n{more}" if text and not text.endswith("\n") else text + more
-
-
-def _shown(block: Block) -> str:
-    """A block as text; what has no text form is named, never dropped in silence."""
-    match block:
-        case TextBlock():
-            return block.text
-        case OpaqueBlock():
-            return f"[{block.data.get('type', 'content')} not shown: this model reads text only]"
-    return ""

@@ -7,7 +7,6 @@ bill such a shared prefix at a fraction of the price.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from dsh_actors.adapters.llm.chat_assistant import assistant_messages
@@ -15,20 +14,14 @@ from dsh_actors.adapters.llm.chat_images import ChatImages
 from dsh_actors.adapters.llm.dialect import Dialect, is_reasoning
 from dsh_actors.adapters.llm.images import ImageReader
 from dsh_actors.adapters.llm.strict_schema import strict_fault
+from dsh_actors.adapters.llm.wire_parts import NO_OUTPUT, json_bytes
 from dsh_actors.config.profiles import PROFILES, Profile
-from dsh_actors.core.messages import (
-    Message,
-    ToolResultBlock,
-)
+from dsh_actors.core.messages import Message, ToolResultBlock
 from dsh_actors.core.request import ModelRequest, RequestHeader, ToolSchema
 from dsh_actors.core.text import JsonObject, clean_text
 from dsh_actors.errors import AttachmentError, UsageError
 
 __all__ = ["ChatEncoder", "wire_messages"]
-
-
-NO_OUTPUT = "(no output)"
-"""Stands for an empty tool result, which some servers refuse."""
 
 ERROR_PREFIX = "Error: "
 
@@ -117,18 +110,18 @@ class ChatEncoder:
     def _put(self, wire: JsonObject) -> None:
         profile = self._profile
         if not (profile.bridge_tool_results or profile.merge_same_role):
-            self._tail += b"," + _dump(wire)
+            self._tail += b"," + json_bytes(wire)
             return
         before, role = self._last.get("role"), wire["role"]
         if role == "user" and before == "tool" and profile.bridge_tool_results:
-            self._tail += b"," + _dump(_text_message("assistant", BRIDGE))
+            self._tail += b"," + json_bytes(_text_message("assistant", BRIDGE))
         elif role == "user" == before and profile.merge_same_role:
             joined = _joined(self._last["content"], wire["content"])
             if joined is not None:
                 wire = {"role": "user", "content": joined}
                 del self._tail[self._last_at :]
         self._last, self._last_at = wire, len(self._tail)
-        self._tail += b"," + _dump(wire)
+        self._tail += b"," + json_bytes(wire)
 
     def _check_json(self, header: RequestHeader) -> None:
         """DeepSeek and OpenAI refuse this mode unless the conversation names the format."""
@@ -143,13 +136,13 @@ class ChatEncoder:
         if header.tools:
             strict = self._profile.strict_tools
             members["tools"] = [_wire_tool(tool, strict) for tool in header.tools]
-        head = _dump(members)[:-1] + b',"messages":['
+        head = json_bytes(members)[:-1] + b',"messages":['
         if not header.system:
             return head
         role = self._profile.system_role
         if role == "reasoning":
             role = "developer" if is_reasoning(header.config.model, self._profile) else "system"
-        return head + _dump(_text_message(role, header.system))
+        return head + json_bytes(_text_message(role, header.system))
 
 
 def _wire_tool(tool: ToolSchema, strict: bool) -> JsonObject:
@@ -208,9 +201,3 @@ def _tool_result(block: ToolResultBlock, ids: dict[str, str], images: ChatImages
         text = ERROR_PREFIX + text
     call_id = ids.get(block.tool_call_id) or clean_text(block.tool_call_id)
     return {"role": "tool", "tool_call_id": call_id, "content": clean_text(text)}
-
-
-def _dump(value: JsonObject) -> bytes:
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    # Messages are well-formed by now; a tool's schema may still hold half a surrogate pair.
-    return text.encode("utf-8", "replace")

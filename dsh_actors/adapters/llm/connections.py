@@ -124,7 +124,6 @@ class _Response(http.client.HTTPResponse):
         return data
 
 
-
 class _Tracked:
     """Tells the exchange that runs in this thread which connection it got, so it can be woken."""
 

@@ -34,7 +34,7 @@ def overflow_of(chunks: Sequence[Chunk], window: int | None) -> Failure | None:
     usage = next((chunk.usage for chunk in chunks if isinstance(chunk, UsageChunk)), None)
     if usage is None or not isinstance(finish, Finish):
         return None
-    prompt = usage.input + (usage.cache_read or 0) + (usage.cache_write or 0)
+    prompt = usage.prompt
     is_over = finish.kind == "stop" and prompt > window
     is_full = finish.kind == "max-tokens" and usage.output == 0 and prompt >= FULL_SHARE * window
     if not is_over and not is_full:
@@ -50,8 +50,7 @@ def is_prompt_cut(chunks: Sequence[Chunk], body: bytes) -> bool:
         return False
     # Long runs of one character are few tokens.
     estimate = rough_tokens(_RUNS.sub(rb"\1", body))
-    prompt = usage.input + (usage.cache_read or 0) + (usage.cache_write or 0)
-    return estimate > MIN_ESTIMATE and prompt < CUT_SHARE * estimate
+    return estimate > MIN_ESTIMATE and usage.prompt < CUT_SHARE * estimate
 
 
 def has_call_markup(chunks: Sequence[Chunk]) -> bool:

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from dsh_actors.adapters.llm.images import ImageReader
 from dsh_actors.config.profiles import PROFILES, Profile
+from dsh_actors.core.options import DEFAULT_CONCURRENCY
 from dsh_actors.core.retry import RetryPolicy
 from dsh_actors.errors import ConfigError
 
@@ -81,7 +82,7 @@ class ProviderConfig:
     queue_timeout_s: float = 660.0
     total_timeout_s: float | None = None
     ca_file: str | None = None
-    max_concurrency: int = 256
+    max_concurrency: int = DEFAULT_CONCURRENCY
     headers: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
     retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
     profile: Profile = PROFILES["generic"]

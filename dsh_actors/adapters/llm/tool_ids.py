@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 
-__all__ = ["nine_id", "safe_id"]
+__all__ = ["MAX_ID_CHARS", "nine_id", "safe_id"]
 
-_SAFE = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+MAX_ID_CHARS = 64
+
+_SAFE = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_ID_CHARS}}}", re.ASCII)
 _NINE = re.compile(r"[A-Za-z0-9]{9}", re.ASCII)
 
 

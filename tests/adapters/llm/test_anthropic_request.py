@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from dsh_actors.adapters.llm.anthropic import AnthropicProvider
-from dsh_actors.adapters.llm.anthropic_request import model_family, portable_id, wire_input
+from dsh_actors.adapters.llm.anthropic_request import model_family, wire_input
 from dsh_actors.adapters.llm.settings import ModelFacts
+from dsh_actors.adapters.llm.tool_ids import safe_id
 from dsh_actors.core.chunks import CallConfig
 from dsh_actors.core.messages import (
     Message,
@@ -227,11 +228,11 @@ def test_ids_of_other_providers_are_made_portable_in_call_and_result_alike() -> 
     wire = body_of(messages)["messages"]
     ids = [block["id"] for block in wire[1]["content"]]
     assert [block["tool_use_id"] for block in wire[2]["content"]] == ids
-    assert [portable_id(identity) for identity in ids] == ids
+    assert [safe_id(identity) for identity in ids] == ids
     assert len(set(ids)) == 2
     assert [block["name"] for block in wire[1]["content"]] == ["f_g", "unnamed"]
-    assert portable_id("a.b") != portable_id("a:b")
-    assert portable_id("toolu_01-x") == "toolu_01-x"
+    assert safe_id("a.b") != safe_id("a:b")
+    assert safe_id("toolu_01-x") == "toolu_01-x"
 
 
 def test_ids_that_come_again_in_a_later_turn_stay_apart() -> None:

@@ -121,7 +121,7 @@ def test_text_comes_before_the_tool_results_of_the_same_message() -> None:
 
 def test_what_has_no_text_form_is_named() -> None:
     image = Message("m", "user", (TextBlock("see "), OpaqueBlock({"type": "image"})), UserSource())
-    assert wire_messages(image, "x")[0]["content"] == "see [image not shown: this model reads text only]"
+    assert wire_messages(image, "x")[0]["content"] == "see [image not shown]"
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,8 @@ def test_a_stream_goes_to_its_agent_chunk_by_chunk(gateways):
     stream = gateway.model.next_stream()
     stream.send(TextDelta(0, "half"))
     assert gateway.reply() == io.Chunks(1, (TextDelta(0, "half"),))
+    stream.send(TextDelta(0, " way"))
+    assert gateway.reply() == io.Chunks(1, (TextDelta(0, " way"),))
     stream.send(Finish("stop"))
     assert gateway.reply() == io.Chunks(1, (Finish("stop"),))
 
@@ -160,6 +162,18 @@ def test_a_pause_that_grows_while_a_stream_waits_holds_for_it(gateways):
     assert gateway.reply().ticket == 2
 
 
+def test_a_shorter_pause_takes_nothing_from_a_longer_one(gateways):
+    gateway = gateways()
+    for ticket, after_ms in ((1, 4_000), (2, 1_000)):
+        gateway.state.route("manual").paused_until, until = 0, gateway.state.route("manual").paused_until
+        gateway.open(ticket)
+        stream = gateway.model.next_stream()
+        gateway.state.route("manual").paused_until = until
+        stream.send(limited(after_ms))
+        gateway.reply()
+    assert gateway.state.route("manual").paused_until == gateway.clock.now + 4
+
+
 def test_a_rate_limit_longer_than_the_policy_waits_pauses_nobody(gateways):
     gateway = gateways()
     gateway.open(1)
@@ -192,6 +206,15 @@ def test_a_silent_stream_is_ended_by_the_watchdog(gateways, monkeypatch):
     assert isinstance(finish, Finish) and finish.failure is not None
     assert (finish.kind, finish.failure.code) == ("error", "TIMEOUT")
     assert stream.aborted in ("timeout", None)
+
+
+def test_the_watchdog_comes_earlier_when_less_is_expected():
+    clock, expired = SteppingClock(), queue.SimpleQueue()
+    hold = StreamHold(clock, lambda: expired.put(None))
+    hold.expect_within(1_000.0)
+    hold.expect_within(0.01)
+    clock.now += 1
+    expired.get(timeout=DEADLINE_S)
 
 
 def test_the_watchdog_lets_a_stream_live_that_goes_on_speaking():

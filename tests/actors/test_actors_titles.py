@@ -95,6 +95,7 @@ def test_a_title_that_never_comes_is_given_up_after_its_time(stage, titled, monk
     turn, title = both(stage)
     until(lambda: bool(results(stage)))
     assert results(stage)[0]["failure"]["code"] == "SESSION_TITLE_TIMEOUT"
+    until(lambda: title.aborted is not None)
     title.send(*text_chunks("Too late"))
     turn.send(*text_chunks("three"))
     assert agent.when_idle(10)

@@ -176,3 +176,29 @@ def test_images_are_found_however_deep_and_deltas_are_passed_over() -> None:
     ):
         assert list(images_of(Event(kind, 0, 0, data))) == [REF] * count
     assert isinstance(REF, ImageRef)
+
+
+def test_a_picture_without_a_byte_of_pixels_is_none() -> None:
+    whole = png()
+    empty = whole[:33] + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
+    assert refusal(empty) == "INVALID_IMAGE"
+    assert inspect_image(empty[:-12] + whole[33:], "x").width == 2
+
+
+@pytest.mark.parametrize("length", [b"\0\0", b"\0\1"])
+def test_a_segment_is_no_shorter_than_its_length(length: bytes) -> None:
+    with pytest.raises(ImageRefused, match="no length"):
+        inspect_image(b"\xff\xd8\xff\xe1" + length + jpeg()[2:], "x")
+
+
+def test_a_chunk_of_odd_length_is_padded() -> None:
+    picture = webp(4, 5)[12:]
+    odd = b"ICCP" + (3).to_bytes(4, "little") + b"abc\0"
+    data = b"RIFF" + (4 + len(odd) + len(picture)).to_bytes(4, "little") + b"WEBP" + odd + picture
+    assert inspect_image(data, "x").width == 4
+
+
+def test_a_chunk_ends_within_its_file_whatever_follows() -> None:
+    whole = webp()
+    longer = whole[:16] + (99).to_bytes(4, "little") + whole[20:]
+    assert refusal(longer + bytes(99)) == "INVALID_IMAGE"

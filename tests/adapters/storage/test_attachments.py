@@ -86,6 +86,24 @@ def test_a_missing_image_and_another_size_are_told_apart(store: AttachmentStore)
     assert failure(store, ref) == "ATTACHMENT_READ_FAILED"
 
 
+def test_a_link_to_the_same_bytes_gives_way_to_a_file(store: AttachmentStore, tmp_path: Path) -> None:
+    ref = store.put(png())
+    elsewhere = tmp_path / "elsewhere.png"
+    os.rename(store.path(ref), elsewhere)
+    os.symlink(elsewhere, store.path(ref))
+    store.put(png())
+    assert not os.path.islink(store.path(ref))
+    assert store.read(ref) == elsewhere.read_bytes() == png()
+
+
+def test_images_in_memory_are_told_apart_by_size_too() -> None:
+    memory = MemoryAttachments()
+    ref = memory.put(png())
+    with pytest.raises(AttachmentError) as caught:
+        memory.read(dataclasses.replace(ref, size=ref.size + 1))
+    assert caught.value.code == "ATTACHMENT_NOT_FOUND"
+
+
 def test_limits_of_today_do_not_bind_what_is_stored(
     store: AttachmentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,9 +181,10 @@ def test_images_that_are_not_kept_take_bounded_memory_and_the_newest_always_stay
     assert memory.read(third) == png(5, 5)
     with pytest.raises(AttachmentError):
         memory.read(second)
-    memory.put(png(100, 100))
+    larger = memory.put(png(100, 100, 7) + bytes(1_000))
     with pytest.raises(AttachmentError):
         memory.read(first)
+    assert len(memory.read(larger)) > len(png()) + len(gif())
     assert MemoryAttachments(limit_bytes=0).put(png()).size == len(png())
 
 

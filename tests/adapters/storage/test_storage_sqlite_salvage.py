@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import zlib
 from pathlib import Path
 
 import pytest
 
 from dsh_actors.adapters.storage.sqlite import SqliteStorage
+from dsh_actors.adapters.storage.sqlite_rows import encode_header
 from dsh_actors.core.events import Event
 from dsh_actors.core.ids import SessionId
 from dsh_actors.core.salvage import Damage
-from dsh_actors.errors import SessionCorrupt, SessionNotFound
+from dsh_actors.errors import SessionCorrupt, SessionNotFound, SessionUnsupported
 from tests.adapters.storage.samples import OWNER, Ticking, header, turn
 
 S1 = SessionId("s1")
@@ -81,4 +83,12 @@ def test_a_lost_header_is_made_from_what_stands_beside_it(storage: SqliteStorage
     assert storage.damaged(S1).header("/srv/other").cwd == "/srv/other"
     spoil(storage, "DELETE FROM batches")
     with pytest.raises(SessionCorrupt, match=r"sessions\.sqlite3"):
+        storage.damaged(S1).header()
+
+
+def test_the_header_of_a_newer_format_is_not_replaced(storage: SqliteStorage) -> None:
+    newer = encode_header(header()).replace('"version":0', '"version":99')
+    crc = zlib.crc32(newer.encode())
+    spoil(storage, f"UPDATE sessions SET header = '{newer}', header_crc = {crc}")
+    with pytest.raises(SessionUnsupported):
         storage.damaged(S1).header()

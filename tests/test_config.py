@@ -208,6 +208,9 @@ def test_a_provider_of_the_users_own(world: World) -> None:
     lab = config.providers["lab"]
     assert (lab.type, lab.base_url, lab.builtin_url) == ("openai_compatible", "http://127.0.0.1:1/v1", False)
     assert (lab.max_concurrency, lab.ca_file) == (3, "/etc/lab.pem")
+    shown = {name: value for name, value, _ in config.rows()}
+    assert shown["providers.lab.max_concurrency"] == 3
+    assert shown["providers.lab.ca_file"] == "/etc/lab.pem"
     assert config.price("lab/m") == Price(1.0, 2.5)
     assert config.price("lab/other") is None and config.price("nowhere/m") is None
 
@@ -314,6 +317,8 @@ def test_the_wire_is_shown_with_its_origins_and_without_its_secrets(world: World
     assert rows["providers.openai.profile"] == ("openai", "by base_url")
     assert rows["providers.deepseek.profile"] == ("deepseek", "by type")
     assert "canary" not in repr(config) + str(rows)
+    assert rows["providers.kimi.max_concurrency"] == (256, path)
+    assert "providers.kimi.ca_file" not in rows
     assert "header-canary-1" in config.secrets().values()
     assert "harness" not in config.secrets().values()
 

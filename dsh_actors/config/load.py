@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from dsh_actors.config.home import HOME_HINT, Home, find_home, find_project_file
 from dsh_actors.config.keys import KEYS, KEYS_BY_NAME, nearest
@@ -23,7 +23,7 @@ from dsh_actors.config.sections import (
     ToolsConfig,
 )
 from dsh_actors.config.toml_file import read_toml
-from dsh_actors.config.wire import wire_rows
+from dsh_actors.config.wire import wire_rows, without_password
 from dsh_actors.core.options import Limits
 from dsh_actors.core.pricing import Price, Rates
 from dsh_actors.errors import ConfigError
@@ -121,9 +121,12 @@ class Config:
             origin = self.origins[f"providers.{name}"]
             yield f"providers.{name}.type", provider.type, origin
             if provider.base_url is not None:
-                yield f"providers.{name}.base_url", _without_password(provider.base_url), origin
+                yield f"providers.{name}.base_url", without_password(provider.base_url, "***@"), origin
+                yield f"providers.{name}.max_concurrency", provider.max_concurrency, origin
             for row, value, place in wire_rows(provider.wire, provider.type, provider.base_url or "", origin):
                 yield f"providers.{name}.{row}", value, place
+            if provider.ca_file is not None:
+                yield f"providers.{name}.ca_file", provider.ca_file, origin
             if provider.api_key_env is not None:
                 found = self.key_origin(name)
                 state = "set" if found else "not set"
@@ -242,10 +245,3 @@ def _build(
         _environment_keys=in_environment,
         _stored_keys=stored,
     )
-
-
-def _without_password(url: str) -> str:
-    parts = urlsplit(url)
-    if "@" not in parts.netloc:
-        return url
-    return urlunsplit(parts._replace(netloc="***@" + parts.netloc.rpartition("@")[2]))

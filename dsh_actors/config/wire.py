@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
 
 from dsh_actors.config.keys import nearest, parse_duration
 from dsh_actors.core.retry import RetryPolicy
@@ -18,7 +19,15 @@ from dsh_actors.errors import ConfigError
 if TYPE_CHECKING:
     from dsh_actors.config.profiles import Profile
 
-__all__ = ["CHAT_TYPES", "WIRE_KEYS", "WireSettings", "profile_in_force", "wire_rows", "wire_settings"]
+__all__ = [
+    "CHAT_TYPES",
+    "WIRE_KEYS",
+    "WireSettings",
+    "profile_in_force",
+    "wire_rows",
+    "wire_settings",
+    "without_password",
+]
 
 WIRE_KEYS = ("profile", "quirks", "extra_body", "extra_headers", "retry")
 
@@ -61,6 +70,14 @@ class WireSettings:
     def secrets(self) -> dict[str, str]:
         """The values of headers that are named like a secret, by header."""
         return {name: value for name, value in self.extra_headers.items() if _SECRET_HEADER.search(name)}
+
+
+def without_password(url: str, mark: str = "") -> str:
+    """``url`` for people: ``mark`` stands in for a user and a password in it."""
+    parts = urlsplit(url)
+    if "@" not in parts.netloc:
+        return url
+    return urlunsplit(parts._replace(netloc=mark + parts.netloc.rpartition("@")[2]))
 
 
 def wire_settings(table: Mapping[str, Any], kind: str, where: str) -> WireSettings:

@@ -15,8 +15,9 @@ from dsh_actors.adapters.llm.errors import error_of_text, http_failure, looks_li
 from dsh_actors.adapters.llm.guards import overflow_of
 from dsh_actors.adapters.llm.patience import Patience
 from dsh_actors.adapters.llm.reply_stream import ReplyStream
-from dsh_actors.adapters.llm.settings import ModelFacts, ProviderConfig, without_password
+from dsh_actors.adapters.llm.settings import ModelFacts, ProviderConfig
 from dsh_actors.adapters.llm.sse import EventSource, EventTooLarge
+from dsh_actors.config.wire import without_password
 from dsh_actors.core.chunks import CallConfig, Chunk, Failure, Finish
 from dsh_actors.errors import CredentialError, UsageError
 from dsh_actors.ports import PreparedCall, StreamControl

@@ -18,6 +18,7 @@ from dsh_actors.adapters.llm.errors import clean_message, error_of_payload, http
 from dsh_actors.adapters.llm.registry import build_provider
 from dsh_actors.adapters.llm.settings import ProviderConfig, endpoint
 from dsh_actors.config.models import ModelSettings
+from dsh_actors.config.wire import without_password
 from dsh_actors.core.chunks import CallConfig, Failure
 from dsh_actors.core.pricing import Price
 from dsh_actors.core.text import clean_text
@@ -100,9 +101,8 @@ def _body(config: ProviderConfig, after: str | None) -> bytes:
     from dsh_actors.adapters.llm.transport import NETWORK_ERRORS, Transport, network_failure
 
     url, wanted = _request(config, after)
-    exchange = Transport(
-        config, url, wanted, "GET", min(LIST_TIMEOUT_S, config.first_event_timeout_s)
-    ).exchange(_Unwatched())
+    transport = Transport(config, url, wanted, "GET", min(LIST_TIMEOUT_S, config.first_event_timeout_s))
+    exchange = transport.exchange(_Unwatched())
     try:
         response = exchange.send(b"")
         status, headers = response.status, response.headers
@@ -118,7 +118,8 @@ def _body(config: ProviderConfig, after: str | None) -> bytes:
                 raise _error(config, Failure("the list of models is too long", "MALFORMED_RESPONSE"))
         return b"".join(pieces)
     except NETWORK_ERRORS as error:
-        raise _error(config, network_failure(error, config.base_url, config.api_key)) from error
+        place = without_password(config.base_url) + transport.via
+        raise _error(config, network_failure(error, place, config.api_key)) from error
     finally:
         exchange.close()
 

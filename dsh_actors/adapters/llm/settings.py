@@ -12,7 +12,7 @@ from dsh_actors.core.options import DEFAULT_CONCURRENCY
 from dsh_actors.core.retry import RetryPolicy
 from dsh_actors.errors import ConfigError
 
-__all__ = ["ModelFacts", "ProviderConfig", "endpoint", "without_password"]
+__all__ = ["ModelFacts", "ProviderConfig", "endpoint"]
 
 _TIMES = (
     "connect_timeout_s",
@@ -103,11 +103,3 @@ class ProviderConfig:
             seconds = getattr(self, name)
             if seconds is not None and not seconds > 0:
                 raise ConfigError(f"provider {self.name}: {name} must be greater than 0")
-
-
-def without_password(url: str) -> str:
-    """``url`` for people: a user and a password in it are not shown."""
-    parts = urlsplit(url)
-    if "@" not in parts.netloc:
-        return url
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

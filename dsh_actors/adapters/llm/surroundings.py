@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 from requests.utils import select_proxy
 
-from dsh_actors.adapters.llm.settings import ProviderConfig, without_password
+from dsh_actors.adapters.llm.settings import ProviderConfig
+from dsh_actors.config.wire import without_password
 
 __all__ = ["UnusableCertificates", "UnusableProxy", "certificates", "proxies_for"]
 

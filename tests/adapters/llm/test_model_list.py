@@ -192,3 +192,11 @@ def test_without_a_usable_key_nothing_is_sent(key: str | None) -> None:
     with Server(answering("200 OK", as_json(LLAMA))) as server, pytest.raises(CredentialError):
         fetch_models(provider(server, api_key=key, api_key_env="TEST_KEY"))
     assert server.requests == []
+
+
+def test_a_proxy_that_is_not_there_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://user:canary@127.0.0.1:1")
+    with pytest.raises(ProviderError) as caught:
+        fetch_models(config("http://me:canary@inner.invalid/v1"))
+    assert "(http://inner.invalid/v1 by the proxy http://127.0.0.1:1)" in caught.value.message
+    assert "canary" not in caught.value.message

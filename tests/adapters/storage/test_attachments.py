@@ -174,11 +174,12 @@ def test_a_run_that_keeps_nothing_has_its_images_and_those_of_the_home(tmp_path:
 
 
 def test_images_that_are_not_kept_take_bounded_memory_and_the_newest_always_stays() -> None:
-    memory = MemoryAttachments(limit_bytes=len(png()) + len(gif()))
+    memory = MemoryAttachments(limit_bytes=len(png()) + len(png(5, 5)))
     first, second = memory.put(png()), memory.put(gif())
     memory.put(png())
     third = memory.put(png(5, 5))
     assert memory.read(third) == png(5, 5)
+    assert memory.read(first) == png(), "what is put again counts as new"
     with pytest.raises(AttachmentError):
         memory.read(second)
     larger = memory.put(png(100, 100, 7) + bytes(1_000))

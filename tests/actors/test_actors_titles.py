@@ -11,6 +11,7 @@ from dsh_actors.config import load_config
 from dsh_actors.core.chunks import Chunk, Failure, Finish, TextDelta, ToolCallDelta, Usage, UsageChunk
 from dsh_actors.core.ids import CallId
 from dsh_actors.errors import CredentialError, EventRefused, UsageError
+from dsh_actors.handle import AgentHandle
 from dsh_actors.harness import Harness
 from dsh_actors.testing.machine import text_chunks
 from dsh_actors.testing.manual import ManualProvider, ManualStream
@@ -36,6 +37,13 @@ def both(stage) -> tuple[ManualStream, ManualStream]:
     return streams["m"], streams["titles"]
 
 
+def asked(stage, prompt: str) -> tuple[AgentHandle, ManualStream, ManualStream]:
+    """A new agent with this prompt, its turn and its title."""
+    agent = stage.agent()
+    agent.followup(prompt)
+    return agent, *both(stage)
+
+
 def title_of(stage, agent) -> str | None:
     return stage.harness.inspect(agent.id).state.title
 
@@ -46,9 +54,7 @@ def results(stage) -> list[dict]:
 
 def test_a_turn_ends_while_its_title_is_still_written_and_the_agent_answers(stage, titled):
     titled()
-    agent = stage.agent()
-    agent.followup("Count the pears.")
-    turn, title = both(stage)
+    agent, turn, title = asked(stage, "Count the pears.")
     turn.send(*text_chunks("three"))
     assert agent.when_idle(10)
     assert agent.status().status == "idle" and title_of(stage, agent) == "Count the pears."
@@ -75,9 +81,7 @@ def test_a_title_that_fails_is_recorded_once_and_not_asked_for_again(
     stage, titled, chunks: tuple[Chunk, ...], code: str
 ):
     titled()
-    agent = stage.agent()
-    agent.followup("Count the pears.")
-    turn, title = both(stage)
+    agent, turn, title = asked(stage, "Count the pears.")
     title.send(*chunks)
     until(lambda: bool(results(stage)))
     turn.send(*text_chunks("three"))
@@ -90,9 +94,7 @@ def test_a_title_that_fails_is_recorded_once_and_not_asked_for_again(
 def test_a_title_that_never_comes_is_given_up_after_its_time(stage, titled, monkeypatch):
     monkeypatch.setattr(titling, "TIMEOUT_S", 0.02)
     titled()
-    agent = stage.agent()
-    agent.followup("Count the pears.")
-    turn, title = both(stage)
+    agent, turn, title = asked(stage, "Count the pears.")
     until(lambda: bool(results(stage)))
     assert results(stage)[0]["failure"]["code"] == "SESSION_TITLE_TIMEOUT"
     until(lambda: title.aborted is not None)
@@ -106,9 +108,7 @@ def test_a_title_that_never_comes_is_given_up_after_its_time(stage, titled, monk
 def test_a_dispose_waits_a_moment_for_a_title_and_no_longer(stage, titled, monkeypatch, comes: bool):
     monkeypatch.setattr(lifecycle, "TITLE_GRACE_S", 30.0 if comes else 0.05)
     titled()
-    agent = stage.agent()
-    agent.followup("Count the pears.")
-    turn, title = both(stage)
+    agent, turn, title = asked(stage, "Count the pears.")
     turn.send(*text_chunks("three"))
     assert agent.when_idle(10)
     if comes:
@@ -121,9 +121,7 @@ def test_a_dispose_waits_a_moment_for_a_title_and_no_longer(stage, titled, monke
 
 def test_a_prompt_that_comes_later_is_named_with_the_others(stage, titled):
     titled("all-prompts")
-    agent = stage.agent()
-    agent.followup("one")
-    turn, title = both(stage)
+    agent, turn, title = asked(stage, "one")
     turn.send(*text_chunks("done"))
     assert agent.when_idle(10)
     agent.followup("two")
@@ -138,9 +136,7 @@ def test_a_prompt_that_comes_later_is_named_with_the_others(stage, titled):
 
 def test_a_name_that_a_person_gives_stays_and_must_be_one(stage, titled):
     titled("all-prompts")
-    agent = stage.agent()
-    agent.followup("one")
-    turn, title = both(stage)
+    agent, turn, title = asked(stage, "one")
     agent.rename(" My\tsession\x1b[0m ")
     title.send(*text_chunks("The model's"))
     turn.send(*text_chunks("done"))
@@ -173,9 +169,7 @@ class Moody(ManualProvider):
 def test_a_model_without_a_word_for_no_thinking_is_asked_in_its_own_way(stage, titled):
     stage.model = Moody()
     titled()
-    agent = stage.agent()
-    agent.followup("one")
-    turn, title = both(stage)
+    agent, turn, title = asked(stage, "one")
     assert title.request.config.reasoning_effort is None
     title.send(*text_chunks("Named"))
     turn.send(*text_chunks("done"))

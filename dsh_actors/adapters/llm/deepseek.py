@@ -12,9 +12,7 @@ from dsh_actors.core.chunks import CallConfig
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import UsageError
 
-__all__ = ["BASE_URL", "DeepSeekDialect"]
-
-BASE_URL = "https://api.deepseek.com"
+__all__ = ["DeepSeekDialect"]
 
 _EFFORTS = ("off", "low", "high", "max")
 

@@ -1,15 +1,15 @@
-"""From provider settings to providers, and from ``PROVIDER/MODEL`` to a provider and a model."""
+"""From provider settings to providers, by their type."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 
 from dsh_actors.adapters.llm.settings import ProviderConfig
 from dsh_actors.config.profiles import PROFILES
-from dsh_actors.errors import ConfigError, UsageError
+from dsh_actors.errors import ConfigError
 from dsh_actors.ports import LlmProvider
 
-__all__ = ["ModelRoutes", "build_provider", "register_type"]
+__all__ = ["build_provider"]
 
 
 def _openai_compatible(config: ProviderConfig) -> LlmProvider:
@@ -34,20 +34,15 @@ def _anthropic(config: ProviderConfig) -> LlmProvider:
     return AnthropicProvider(config)
 
 
-_TYPES: dict[str, Callable[[ProviderConfig], LlmProvider]] = {
+_TYPES: Mapping[str, Callable[[ProviderConfig], LlmProvider]] = {
     "anthropic": _anthropic,
     "deepseek": _deepseek,
     "openai_compatible": _openai_compatible,
 }
 
 
-def register_type(name: str, build: Callable[[ProviderConfig], LlmProvider]) -> None:
-    """Add a type of provider that the configuration may name."""
-    _TYPES[name] = build
-
-
 def build_provider(config: ProviderConfig) -> LlmProvider:
-    """The provider for its settings. Raises `ConfigError` for a type that nobody registered."""
+    """The provider for its settings. Raises `ConfigError` for a type that there is not."""
     build = _TYPES.get(config.type)
     if build is None:
         raise ConfigError(
@@ -55,38 +50,3 @@ def build_provider(config: ProviderConfig) -> LlmProvider:
             hint=f"use one of {', '.join(sorted(_TYPES))}",
         )
     return build(config)
-
-
-class ModelRoutes:
-    """The providers of a harness, by name."""
-
-    def __init__(self, providers: Iterable[LlmProvider]) -> None:
-        self._providers = {provider.name: provider for provider in providers}
-
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._providers)
-
-    def provider(self, name: str) -> LlmProvider:
-        """Raises `UsageError`, naming the nearest one, for a name that nobody has."""
-        provider = self._providers.get(name)
-        if provider is not None:
-            return provider
-        import difflib  # only for the text of this error
-
-        near = difflib.get_close_matches(name, self._providers, 1, 0.5)
-        known = ", ".join(sorted(self._providers)) or "none"
-        raise UsageError(
-            f"there is no provider {name!r}",
-            code="NO_ADAPTER",
-            hint=f"did you mean {near[0]!r}?" if near else f"providers: {known}",
-        )
-
-    def resolve(self, model: str) -> tuple[LlmProvider, str]:
-        """Split ``PROVIDER/MODEL``; the model may hold more slashes. Raises `UsageError`."""
-        name, slash, rest = model.partition("/")
-        if not slash or not name or not rest:
-            raise UsageError(
-                f"a model is named PROVIDER/MODEL, not {model!r}",
-                hint=f"providers: {', '.join(sorted(self._providers))}",
-            )
-        return self.provider(name), rest

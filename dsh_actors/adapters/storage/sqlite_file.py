@@ -137,16 +137,18 @@ class SqliteFile:
                 return None
             create_file(self.path)
         try:
-            return self._open_shared(is_new)
+            return self._open_as(sqlite3.Connection, is_new)
         except sqlite3.Error as error:
             if is_new or not _is_still(self.path, error):
                 raise
-            return self._open_still()
+            # Nobody can write to it, as the disk is full or read-only.
+            return self._open_as(_StillConnection, is_new)
 
-    def _open_shared(self, is_new: bool) -> sqlite3.Connection | None:
-        database = connect(self.path, self._busy_timeout_s)
+    def _open_as(self, kind: type[sqlite3.Connection], is_new: bool) -> sqlite3.Connection | None:
+        database = connect(self.path, self._busy_timeout_s, kind)
         try:
-            _require_setting(database, "synchronous", "FULL", 2, self.path)
+            if kind is not _StillConnection:
+                _require_setting(database, "synchronous", "FULL", 2, self.path)
             if is_new:
                 if is_blank(database):
                     # Both are properties of the file. Freed pages go back to the file system when asked.
@@ -155,19 +157,6 @@ class SqliteFile:
                     lay_out(database, self._layout)
             elif is_blank(database):
                 # Made by somebody who did not come further.
-                database.close()
-                return None
-            require_layout(database, self._layout, self.path)
-        except BaseException:
-            database.close()
-            raise
-        return database
-
-    def _open_still(self) -> sqlite3.Connection | None:
-        """A connection to a file that nobody can write to, as the disk is full or read-only."""
-        database = connect(self.path, self._busy_timeout_s, _StillConnection)
-        try:
-            if is_blank(database):
                 database.close()
                 return None
             require_layout(database, self._layout, self.path)

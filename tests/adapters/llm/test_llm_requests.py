@@ -13,7 +13,7 @@ from dsh_actors.adapters.llm.chat_assistant import wire_arguments
 from dsh_actors.adapters.llm.chat_request import ChatEncoder, wire_messages
 from dsh_actors.adapters.llm.deepseek import DeepSeekDialect
 from dsh_actors.adapters.llm.openai_compatible import OpenAiCompatibleProvider
-from dsh_actors.adapters.llm.registry import ModelRoutes, build_provider, register_type
+from dsh_actors.adapters.llm.registry import build_provider
 from dsh_actors.adapters.llm.settings import ModelFacts, ProviderConfig
 from dsh_actors.config.profiles import PROFILES
 from dsh_actors.core.chunks import CallConfig
@@ -307,20 +307,3 @@ def test_a_provider_type_is_found_by_name_or_refused() -> None:
     with pytest.raises(ConfigError, match="no type 'magic'") as caught:
         build_provider(config(type="magic"))
     assert "deepseek, openai_compatible" in caught.value.hint
-    made = []
-    register_type("registered-in-a-test", lambda settings: made.append(settings) or deepseek())
-    build_provider(config(type="registered-in-a-test"))
-    assert len(made) == 1
-
-
-def test_a_route_is_a_provider_and_a_model() -> None:
-    routes = ModelRoutes([deepseek(), OpenAiCompatibleProvider(config())])
-    assert routes.names() == ("deepseek", "test")
-    provider, model = routes.resolve("test/org/model:7b")
-    assert (provider.name, model) == ("test", "org/model:7b")
-    with pytest.raises(UsageError, match="no provider 'depseek'") as caught:
-        routes.resolve("depseek/x")
-    assert caught.value.hint == "did you mean 'deepseek'?"
-    for wrong in ("deepseek", "deepseek/", "/x", ""):
-        with pytest.raises(UsageError, match="PROVIDER/MODEL"):
-            routes.resolve(wrong)

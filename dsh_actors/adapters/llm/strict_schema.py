@@ -9,6 +9,11 @@ __all__ = ["strict_fault"]
 _TYPES = frozenset({"object", "string", "number", "integer", "boolean", "array"})
 _REFUSED = ("minLength", "maxLength", "minItems", "maxItems")
 _FORMATS = frozenset({"email", "hostname", "ipv4", "ipv6", "uuid"})
+_GROUPS = ("$defs", "$def", "definitions")
+_SHAPES: tuple[tuple[str, type, str], ...] = (
+    *((key, dict, "object") for key in (*_GROUPS, "properties")),
+    *((key, list, "list") for key in ("anyOf", "required")),
+)
 
 
 def strict_fault(schema: Any, where: str = "") -> str | None:
@@ -21,15 +26,18 @@ def strict_fault(schema: Any, where: str = "") -> str | None:
     for key in _REFUSED:
         if key in schema:
             return f"{place} has {key}"
-    if "format" in schema and schema["format"] not in _FORMATS:
+    if "format" in schema and not _is_one(schema["format"], _FORMATS):
         return f"{place} has the format {schema['format']!r}"
+    for key, shape, words in _SHAPES:
+        if not isinstance(schema.get(key, shape()), shape):
+            return f"{place} has {key} that is no {words}"
     parts = [(option, place) for option in schema.get("anyOf", ())]
-    for group in ("$defs", "$def", "definitions"):
+    for group in _GROUPS:
         parts += [(part, f"{group}.{name}") for name, part in schema.get(group, {}).items()]
     kind = schema.get("type")
     if kind is None and not parts and "enum" not in schema:
         return f"{place} has no type"
-    if kind is not None and kind not in _TYPES:
+    if kind is not None and not _is_one(kind, _TYPES):
         return f"{place} has the type {kind!r}"
     if kind == "array":
         parts.append((schema.get("items"), f"{place}[]"))
@@ -45,7 +53,13 @@ def _object_fault(schema: dict[str, Any], place: str) -> tuple[str | None, dict[
     members = schema.get("properties", {})
     if schema.get("additionalProperties") is not False:
         return f"{place} lacks additionalProperties: false", members
-    optional = sorted(set(members) - set(schema.get("required", ())))
+    required = schema.get("required", [])
+    optional = [name for name in sorted(members) if name not in required]
     if optional:
         return f"{place} does not require {', '.join(optional)}", members
     return None, members
+
+
+def _is_one(value: Any, words: frozenset[str]) -> bool:
+    """Whether ``value`` is one of the words; several types or formats in a list are none."""
+    return isinstance(value, str) and value in words

@@ -343,6 +343,18 @@ def test_strict_tools_mark_every_function_and_use_the_beta_address() -> None:
             "path has the format 'date'",
         ),
         ({"properties": {"path": {"type": "array", "items": {}}, "kind": {}}}, r"path\[\] has no type"),
+        (
+            {"properties": {"path": {"type": ["string", "null"]}, "kind": {}}},
+            r"path has the type \['string', 'null'\]",
+        ),
+        (
+            {"properties": {"path": {"type": "string", "format": ["uuid"]}, "kind": {}}},
+            r"path has the format \['uuid'\]",
+        ),
+        ({"properties": ["path"]}, "the schema has properties that is no object"),
+        ({"required": None}, "the schema has required that is no list"),
+        ({"$defs": []}, r"the schema has \$defs that is no object"),
+        ({"anyOf": None}, "the schema has anyOf that is no list"),
     ],
 )
 def test_a_tool_that_strict_mode_refuses_is_named_with_the_reason(change: dict, fault: str) -> None:

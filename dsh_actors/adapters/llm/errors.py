@@ -171,9 +171,9 @@ def _meant(error: ErrorBody, status: int | None, meanings: Mapping[str, str]) ->
     return next((meanings[word] for word in words if word in meanings), None)
 
 
-_WINDOW = re.compile(r"context (?:length|window) (?:is|of) (\d+)", re.IGNORECASE)
+_WINDOW = re.compile(r"context (?:length|window) (?:is|of) (\d{1,9})\b", re.IGNORECASE)
 _PROMPT = re.compile(
-    r"\((\d+) (?:in the messages|of text input|input tokens)|has (\d+) input tokens", re.IGNORECASE
+    r"\((\d{1,9}) (?:in the messages|of text input|input tokens)|has (\d{1,9}) input tokens", re.IGNORECASE
 )
 
 

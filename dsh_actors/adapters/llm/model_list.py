@@ -190,7 +190,7 @@ def _amount(value: object) -> float | None:
         return None
     try:
         amount = float(value) * 1_000_000
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return round(amount, 9) if 0 <= amount < 1e9 else None
 

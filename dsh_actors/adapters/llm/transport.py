@@ -50,6 +50,7 @@ DRAIN_S = 0.25
 NETWORK_ERRORS = (requests.RequestException, HTTPError, OSError)
 """What sending and reading may raise. `network_failure` says what it means."""
 
+
 class Transport:
     """Sends to one URL. The proxy and certificate settings of the environment are read once.
 

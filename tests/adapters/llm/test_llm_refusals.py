@@ -143,6 +143,13 @@ def test_an_overflow_says_what_output_would_have_fitted(text: str, left: int | N
     assert "fittingOutput" not in failure.to_json()
 
 
+@pytest.mark.parametrize(("window", "prompt"), [("9" * 5_000, "7"), ("4096", "9" * 5_000), ("9" * 10, "7")])
+def test_a_number_that_no_window_has_says_nothing(window: str, prompt: str) -> None:
+    text = f"maximum context length is {window} tokens. However, your request has {prompt} input tokens."
+    failure = failure_of(answer([json.dumps({"error": {"message": text}}).encode()], 400))
+    assert (failure.code, failure.fitting_output) == ("CONTEXT_WINDOW_EXCEEDED", None)
+
+
 def test_a_request_that_would_fit_with_less_output_is_sent_again_once() -> None:
     text = "maximum context length is 4096 tokens. However, your request has 2000 input tokens."
     failure = failure_of(answer([json.dumps({"error": {"message": text}}).encode()], 400))

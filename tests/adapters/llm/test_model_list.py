@@ -200,3 +200,9 @@ def test_a_proxy_that_is_not_there_is_named_without_its_password(monkeypatch: py
         fetch_models(config("http://me:canary@inner.invalid/v1"))
     assert "(http://inner.invalid/v1 by the proxy http://127.0.0.1:1)" in caught.value.message
     assert "canary" not in caught.value.message
+
+
+@pytest.mark.parametrize("amount", [10**400, "1e999", "-1", "nan", True, None, [1]])
+def test_a_price_that_is_no_amount_is_not_known(amount: object) -> None:
+    (model,) = models_of([{"id": "m", "pricing": {"prompt": amount, "completion": "1"}}])
+    assert model == ModelSettings("m")

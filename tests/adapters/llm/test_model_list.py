@@ -202,7 +202,7 @@ def test_a_proxy_that_is_not_there_is_named_without_its_password(monkeypatch: py
     assert "canary" not in caught.value.message
 
 
-@pytest.mark.parametrize("amount", [10**400, "1e999", "-1", "nan", True, None, [1]])
+@pytest.mark.parametrize("amount", [pytest.param(10**400, id="huge"), "1e999", "-1", "nan", True, None, [1]])
 def test_a_price_that_is_no_amount_is_not_known(amount: object) -> None:
     (model,) = models_of([{"id": "m", "pricing": {"prompt": amount, "completion": "1"}}])
     assert model == ModelSettings("m")

@@ -62,25 +62,19 @@ def clean_json(value: JsonValue) -> JsonValue:
     """
     holder: list[JsonValue] = [None]
     # Not by recursion: the interpreter's limit is below ours, and nearer the deeper the caller is.
-    work: list[tuple[JsonValue, JsonValue, JsonValue, int]] = [(value, holder, 0, 0)]
+    work: list[tuple[JsonValue, JsonValue, int]] = [([value], holder, 0)]
     while work:
-        item, parent, place, depth = work.pop()
-        if isinstance(item, str):
-            parent[place] = clean_text(item)
-        elif not isinstance(item, dict | list | tuple):
-            parent[place] = item
-        elif depth >= MAX_DEPTH:
-            raise EventRefused(f"cyclic, or nested deeper than {MAX_DEPTH} levels")
-        elif isinstance(item, dict):
-            copy: dict[JsonValue, JsonValue] = {}
-            parent[place] = copy
-            for key, inner in item.items():
-                clean = clean_text(key) if isinstance(key, str) else key
-                copy[clean] = None  # fixes the order; the value follows
-                work.append((inner, copy, clean, depth + 1))
-        else:
-            parent[place] = items = [None] * len(item)
-            work.extend((inner, items, index, depth + 1) for index, inner in enumerate(item))
+        source, copy, depth = work.pop()
+        for key, inner in source.items() if isinstance(source, dict) else enumerate(source):
+            clean = inner
+            if isinstance(inner, str):
+                clean = clean_text(inner)
+            elif isinstance(inner, dict | list | tuple):
+                if depth >= MAX_DEPTH:
+                    raise EventRefused(f"cyclic, or nested deeper than {MAX_DEPTH} levels")
+                clean = {} if isinstance(inner, dict) else [None] * len(inner)
+                work.append((inner, clean, depth + 1))
+            copy[clean_text(key) if isinstance(key, str) else key] = clean
     return holder[0]
 
 

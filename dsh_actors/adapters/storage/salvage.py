@@ -92,8 +92,6 @@ class DamagedLog:
     def _segment_header(self, path: str, frame: _Frame) -> Iterator[SegmentHeader | Damage]:
         try:
             yield SegmentHeader.decode(frame.lines[0])
-        except SessionUnsupported:
-            raise
         except EventRefused as error:
             yield Damage(path, 0, frame.end, error.message)
 

@@ -15,7 +15,7 @@ from dsh_actors.core.codec import decode_line
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId
 from dsh_actors.core.salvage import Damage
-from dsh_actors.errors import EventRefused, SessionCorrupt, SessionUnsupported
+from dsh_actors.errors import EventRefused, SessionCorrupt
 
 __all__ = ["DamagedRows"]
 
@@ -35,8 +35,6 @@ class DamagedRows:
         """
         try:
             return self._row.header(self._file.path)
-        except SessionUnsupported:
-            raise
         except SessionCorrupt as error:
             first = next((item for item in self.items() if isinstance(item, Event)), None)
             if first is None:

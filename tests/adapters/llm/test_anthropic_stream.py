@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 
 import pytest
@@ -46,6 +47,17 @@ def test_pings_and_unknown_events_change_nothing() -> None:
     chunks = answer(odd + started() + odd + text_block(0, "a") + odd + stopped() + odd)
     assert assemble(chunks).blocks() == (TextBlock("a"),)
     assert chunks[-1] == Finish("stop")
+
+
+def test_citations_are_passed_over_and_unknown_deltas_noted(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    for kind, notes in (("citations_delta", 0), ("some_future_delta", 1)):
+        caplog.clear()
+        odd = event("content_block_delta", index=0, delta={"type": kind})
+        begun, ended = text_block(0, "a").split(b"event: content_block_stop")
+        chunks = reply(begun, odd, b"event: content_block_stop" + ended)
+        assert assemble(chunks).blocks() == (TextBlock("a"),)
+        assert caplog.text.count("unknown_delta") == notes
 
 
 def test_a_ping_before_the_reply_is_a_sign_of_a_queue_and_later_one_of_life() -> None:

@@ -15,6 +15,7 @@ from dsh_actors.core.exit_codes import EXIT_CODES, exit_code_of
 from dsh_actors.core.pricing import Bill, Price, PriceOf, Rates, Tokens
 from dsh_actors.core.retry import reason_of
 from dsh_actors.core.text import JsonObject, clean_text, decode_output, shorten
+from dsh_actors.core.title_results import is_uncounted
 
 __all__ = ["Circumstances", "OutcomeFold", "Price", "RunEnd", "Tokens", "error_line"]
 
@@ -125,7 +126,7 @@ class OutcomeFold:
         self._price_of = price_of
         self._model: str | None = None
         self._rates: Rates | None = None
-        self._request_at = 0
+        self._request_at = self._title_at = 0
         self._bill = Bill()
         self._tokens = Tokens()
         self._child_tokens = Tokens()
@@ -213,8 +214,10 @@ class OutcomeFold:
                 self._made[name] = self._made.get(name, 0) + 1
             case "tool/result":
                 self._fold_result(data)
-            case "session/title-llm-result" if data.get("usage"):
-                self._count_title(data, event.time)
+            case "session/title-llm-request":
+                self._title_at = event.time
+            case "session/title-llm-result":
+                self._count_title(data)
             case "llm/retry":
                 self._settle()
                 self.retries += 1
@@ -272,10 +275,14 @@ class OutcomeFold:
         if name != self._model:
             self._model, self._rates = name, self._price_of(name)
 
-    def _count_title(self, data: JsonObject, time_ms: int) -> None:
-        usage = Usage.from_json(data["usage"])
-        self._tokens.add(usage)
-        self._bill.charge(usage, self._price_of(f"{data['provider']}/{data['model']}"), time_ms)
+    def _count_title(self, data: JsonObject) -> None:
+        if data.get("usage"):
+            usage = Usage.from_json(data["usage"])
+            self._tokens.add(usage)
+            rates = self._price_of(f"{data['provider']}/{data['model']}")
+            self._bill.charge(usage, rates, self._title_at)
+        elif is_uncounted(data):
+            self._bill.add(None, None)
 
     # --- the end -----------------------------------------------------------------------------
 

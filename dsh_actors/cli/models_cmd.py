@@ -64,7 +64,7 @@ def COMMAND(provider: str | None, remote: bool, as_json: bool) -> int:
             click.echo(json_line(_json(row, now_ms)), nl=False)
     else:
         for line in _table([_cells(row, now_ms) for row in rows]):
-            click.echo(one_line(line))
+            click.echo(line)
     return 0
 
 
@@ -188,7 +188,7 @@ def _price_text(price: Price) -> str:
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    lines = [(f"  {_HEAD[0]}", *_HEAD[1:]), *rows]
+    lines = [(f"  {_HEAD[0]}", *_HEAD[1:]), *(tuple(map(one_line, row)) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(_HEAD))]
     for line in lines:
         cells: list[Any] = [

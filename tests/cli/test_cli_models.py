@@ -136,6 +136,8 @@ def test_what_the_provider_says_is_completed_by_what_is_known(dsh: Dsh, lab: Ser
     ]
     shown = dsh.call("models", "--remote", "list").out
     assert "\x1b" not in shown and "list/odd\\x1b[2J" in shown
+    head, *lines = shown.splitlines()
+    assert {line.rindex("  ") + 2 for line in lines} == {head.index("KEY")}
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from dsh_actors.core.chunks import CallConfig, Failure, Finish, Usage
 from dsh_actors.core.events import Event
 from dsh_actors.core.ids import Ticket, derived_message_id
 from dsh_actors.core.messages import Block, PluginSource, TextBlock, ToolCallBlock, user_message
+from dsh_actors.core.quoted_files import without_quoted_files
 from dsh_actors.core.request import ModelRequest, RequestHeader
 from dsh_actors.core.text import JsonObject
 from dsh_actors.core.title_results import TITLE_REJECTED
@@ -90,11 +91,12 @@ class _Prompt:
 
 
 def _prompt_of(event: Event) -> _Prompt | None:
-    """What a person said in text; None for other messages, and for images alone."""
+    """What a person said in words, attached files aside; None for other messages, and for images alone."""
     if event.type != "user/message" or event.data["source"]["kind"] != "user":
         return None
     blocks = event.data["content"]
     text = "\n".join(block["text"] for block in blocks if block["type"] == "text").strip()
+    text = without_quoted_files(text)
     return _Prompt(event.seq, text) if normal_title(text[:_LOOKED_AT]) else None
 
 

@@ -13,6 +13,7 @@ from dsh_actors.core.ids import CallId, MessageId, Ticket
 from dsh_actors.core.limits import LimitWatch
 from dsh_actors.core.messages import Message, OpaqueBlock, PluginSource, TextBlock, ToolCallBlock, UserSource
 from dsh_actors.core.options import Limits, TitlePolicy
+from dsh_actors.core.quoted_files import quoted_file
 from dsh_actors.core.snapshot import dump, load
 from dsh_actors.core.state import Counters
 from dsh_actors.core.titles import fallback_title, judge_title, normal_title
@@ -127,6 +128,14 @@ def test_what_no_person_wrote_in_words_names_nothing() -> None:
     assert titles(machine.log) == []
     ask(machine, "words")
     assert titles(machine.log) == [("words", "fallback")]
+
+
+def test_a_file_before_the_words_is_no_part_of_the_title_nor_sent_for_one() -> None:
+    machine = driver("first-prompt")
+    ask(machine, f"{quoted_file('shop.py', 'line' * 5_000)}\n\nWhat does a pear cost?")
+    assert titles(machine.log) == [("What does a pear cost?", "fallback")]
+    (asked,) = data_of(machine.log, "session/title-llm-request")
+    assert asked["messages"][0]["content"] == [{"type": "text", "text": "What does a pear cost?"}]  # type: ignore[index]
 
 
 def test_without_a_policy_there_is_no_title() -> None:

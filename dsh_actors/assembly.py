@@ -18,6 +18,7 @@ from dsh_actors.actors.wiring import AgentParts
 from dsh_actors.adapters.tools.registry import select_tools
 from dsh_actors.adapters.tools.sandbox import probe_sandbox, wrap_command
 from dsh_actors.config import Config
+from dsh_actors.config.cost_limit import require_currency, require_price
 from dsh_actors.core import turn_io as io
 from dsh_actors.core.chunks import CallConfig, Usage
 from dsh_actors.core.ids import CallId
@@ -87,11 +88,9 @@ class AgentAssembly:
         self._check_sandbox(options)
 
     def _check_price(self, options: AgentOptions, model: str) -> None:
-        if options.limits.max_cost is not None and self._config.price_at(model, self._clock.now_ms()) is None:
-            raise UsageError(
-                f"--max-cost needs a price, and none is known for {model}",
-                hint="add one under [[providers.NAME.models]], or limit tokens instead",
-            )
+        if options.limits.max_cost is not None:
+            require_price(self._config, model, self._clock.now_ms())
+            require_currency(self._config, options.model, model)
 
     def build(
         self,

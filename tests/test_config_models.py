@@ -197,6 +197,8 @@ def test_a_price_may_have_peak_hours_and_a_time() -> None:
         ("{ input = 1, output = nan }", "output must be an amount"),
         ("{ input = 1, output = 2, cash = 3 }", "unknown key 'cash'"),
         ("{ input = 1, output = 2, peak = { input = 1, output = 2 } }", "a peak price needs peak_hours"),
+        ('{ input = 1, output = 2, peak_hours = ["01:00-02:00"] }', "peak_hours is about a peak price"),
+        ("{ input = 1, output = 2, except_days = [2026-12-08] }", "except_days is about a peak price"),
         ("{ input = 1, output = 2, peak = 5 }", "peak must be a table"),
         ('{ input = 1, output = 2, peak = { input = 1, output = 2, currency = "EUR" } }', "unknown key"),
         ("{ input = 1, output = 2, since = 5 }", "a date is written as"),

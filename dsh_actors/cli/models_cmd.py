@@ -14,6 +14,7 @@ from dsh_actors.cli.options import working_directory
 from dsh_actors.cli.render import json_line
 from dsh_actors.config import Config, ProviderSettings, load_config, nearest
 from dsh_actors.config.models import ModelSettings, catalogue, catalogue_date, merged
+from dsh_actors.config.prices import WEEKDAYS
 from dsh_actors.core.pricing import PeakHours, Price, Rates, Tariff
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import ProviderError, UsageError
@@ -64,7 +65,7 @@ def COMMAND(provider: str | None, remote: bool, as_json: bool) -> int:
             click.echo(json_line(_json(row, now_ms)), nl=False)
     else:
         for line in _table([_cells(row, now_ms) for row in rows]):
-            click.echo(one_line(line))
+            click.echo(line)
     return 0
 
 
@@ -140,6 +141,8 @@ def _price_json(rates: Rates, now_ms: int) -> JsonObject | None:
     data = _amounts(base) | {"currency": base.currency}
     if peak is not None and hours is not None:
         data |= {"peak": _amounts(peak), "peak_hours": [_window(w) for w in hours.windows]}
+        data["peak_days"] = [WEEKDAYS[day] for day in sorted(hours.weekdays)]
+        data["except_days"] = [_date(day) for day in sorted(hours.except_days)]
     return data
 
 
@@ -158,6 +161,10 @@ def _parts(rates: Rates, now_ms: int) -> tuple[Price | None, Price | None, PeakH
 
 def _window(window: tuple[int, int]) -> str:
     return "-".join(f"{minute // 60:02d}:{minute % 60:02d}" for minute in window)
+
+
+def _date(day: int) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(day * 86_400))
 
 
 _HEAD = ("MODEL", "CONTEXT", "OUTPUT", "IN / CACHED / OUT", "PEAK", "TAKES", "KEY")
@@ -188,7 +195,7 @@ def _price_text(price: Price) -> str:
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    lines = [(f"  {_HEAD[0]}", *_HEAD[1:]), *rows]
+    lines = [(f"  {_HEAD[0]}", *_HEAD[1:]), *(tuple(map(one_line, row)) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(_HEAD))]
     for line in lines:
         cells: list[Any] = [

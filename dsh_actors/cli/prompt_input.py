@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from dsh_actors.cli.streams import STREAMS
+from dsh_actors.core.quoted_files import quoted_file
 from dsh_actors.core.text import decode_output
 from dsh_actors.errors import ImageRefused, UsageError
 
@@ -135,14 +136,10 @@ def _read_file(path: str, option: str) -> bytes:
 
 
 def _quoted(path: str, raw: bytes) -> str:
-    """A text file as part of the prompt, fenced so that its own fences do no harm."""
+    """A text file as part of the prompt."""
     if b"\0" in raw[:8192]:
         raise UsageError(f"--file: {path} is not a text file")
-    text = decode_output(raw.removeprefix(b"\xef\xbb\xbf"))
-    fence = "```"
-    while fence in text:
-        fence += "`"
-    return f"File {argument_text(path)}:\n{fence}\n{text.removesuffix(chr(10))}\n{fence}"
+    return quoted_file(argument_text(path), decode_output(raw.removeprefix(b"\xef\xbb\xbf")))
 
 
 def _read_stdin(

@@ -29,6 +29,9 @@ __all__ = ["COMMAND", "parse_age", "parse_size"]
 _AGE = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)(?:i?b)?")
+_MOST = float(2**62)
+"""More than there is of either; digits without end are infinite as a float."""
+
 _BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 
@@ -37,7 +40,7 @@ def parse_age(text: str) -> int:
     found = _AGE.fullmatch(text.strip().lower())
     if found is None:
         raise UsageError(f"--older-than: {text!r} is not a duration such as 90s, 12h, 30d or 8w")
-    return round(float(found[1]) * _SECONDS[found[2]] * 1000)
+    return _whole(float(found[1]) * _SECONDS[found[2]] * 1000)
 
 
 def parse_size(text: str) -> int:
@@ -45,7 +48,11 @@ def parse_size(text: str) -> int:
     found = _SIZE.fullmatch(text.strip().lower())
     if found is None:
         raise UsageError(f"--max-bytes: {text!r} is not a size such as 500M or 2G")
-    return round(float(found[1]) * _BYTES[found[2]])
+    return _whole(float(found[1]) * _BYTES[found[2]])
+
+
+def _whole(amount: float) -> int:
+    return round(min(amount, _MOST))
 
 
 @click.command("prune", short_help="Remove sessions by age, number and size.")

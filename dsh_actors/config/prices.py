@@ -17,7 +17,7 @@ from dsh_actors.config.tables import refuse_unknown, text_in, texts_in
 from dsh_actors.core.pricing import PeakHours, Period, Price, Rates, Tariff
 from dsh_actors.errors import ConfigError
 
-__all__ = ["rates_in"]
+__all__ = ["WEEKDAYS", "rates_in"]
 
 _DAY_MS = 86_400_000
 _EPOCH_ORDINAL = 719_163
@@ -26,7 +26,8 @@ _EPOCH_ORDINAL = 719_163
 _REQUIRED = ("input", "output")
 _AMOUNTS = (*_REQUIRED, "cache_read", "cache_write")
 _KEYS = (*_AMOUNTS, "currency", "peak", "peak_hours", "peak_days", "except_days", "since", "until")
-_WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_PEAK_KEYS = ("peak_hours", "peak_days", "except_days")
+WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _WINDOW = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-4]):([0-5]\d)")
 
 
@@ -56,6 +57,8 @@ def _period(table: Any, where: str) -> Period:
         refuse_unknown(table["peak"], _AMOUNTS, f"{where}.peak")
         peak = Price(**_amounts(table["peak"], f"{where}.peak"), currency=currency)
         hours = _hours(table, where)
+    elif idle := [key for key in _PEAK_KEYS if key in table]:
+        raise ConfigError(f"{where}: {idle[0]} is about a peak price, and peak is missing")
     since, until = _day(table.get("since"), where), _day(table.get("until"), where)
     if since is not None and until is not None and since >= until:
         raise ConfigError(f"{where}: until must be later than since")
@@ -88,15 +91,15 @@ def _hours(table: Mapping[str, Any], where: str) -> PeakHours:
         if not start < end <= 24 * 60:
             raise ConfigError(f"{where}: peak_hours are written as 01:00-04:00, within a day, not {text!r}")
         windows.append((start, end))
-    days = texts_in(table, "peak_days", where) or _WEEKDAYS
-    refuse_unknown(dict.fromkeys(days), _WEEKDAYS, f"{where}.peak_days")
+    days = texts_in(table, "peak_days", where) or WEEKDAYS
+    refuse_unknown(dict.fromkeys(days), WEEKDAYS, f"{where}.peak_days")
     excepted = table.get("except_days", [])
     if not isinstance(excepted, list):
         raise ConfigError(f"{where}: except_days must be a list of dates")
     free = (_day(day, where) for day in excepted)
     return PeakHours(
         tuple(windows),
-        frozenset(map(_WEEKDAYS.index, days)),
+        frozenset(map(WEEKDAYS.index, days)),
         frozenset(day for day in free if day is not None),
     )
 

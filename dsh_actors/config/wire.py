@@ -174,7 +174,7 @@ def _retry(table: Mapping[str, Any], where: str) -> RetryPolicy:
                 raise ConfigError(f"{where}: {name} must be a whole number, not {value!r}")
             values[name] = value
         elif name == "jitter":
-            if isinstance(value, bool) or not isinstance(value, int | float):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
                 raise ConfigError(f"{where}: {name} must be a number from 0 to 1, not {value!r}")
             values["jitter_ratio"] = float(value)
         else:

@@ -15,6 +15,7 @@ from dsh_actors.core.exit_codes import EXIT_CODES, exit_code_of
 from dsh_actors.core.pricing import Bill, Price, PriceOf, Rates, Tokens
 from dsh_actors.core.retry import reason_of
 from dsh_actors.core.text import JsonObject, clean_text, decode_output, shorten
+from dsh_actors.core.title_results import is_uncounted
 
 __all__ = ["Circumstances", "OutcomeFold", "Price", "RunEnd", "Tokens", "error_line"]
 
@@ -216,7 +217,7 @@ class OutcomeFold:
                 self._fold_result(data)
             case "session/title-llm-request":
                 self._title_at = event.time
-            case "session/title-llm-result" if data.get("usage"):
+            case "session/title-llm-result":
                 self._count_title(data, event.time)
             case "llm/retry":
                 self._settle()
@@ -277,10 +278,13 @@ class OutcomeFold:
 
     def _count_title(self, data: JsonObject, now_ms: int) -> None:
         """Count a title; ``now_ms`` stands in where it was asked for before this run."""
-        began = now_ms if self._title_at is None else self._title_at
-        usage = Usage.from_json(data["usage"])
-        self._tokens.add(usage)
-        self._bill.charge(usage, self._price_of(f"{data['provider']}/{data['model']}"), began)
+        if data.get("usage"):
+            usage = Usage.from_json(data["usage"])
+            self._tokens.add(usage)
+            rates = self._price_of(f"{data['provider']}/{data['model']}")
+            self._bill.charge(usage, rates, now_ms if self._title_at is None else self._title_at)
+        elif is_uncounted(data):
+            self._bill.add(None, None)
 
     # --- the end -----------------------------------------------------------------------------
 

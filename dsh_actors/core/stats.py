@@ -11,6 +11,7 @@ from dsh_actors.core.chunks import Usage
 from dsh_actors.core.events import Event, wrong_payload
 from dsh_actors.core.pricing import Bill, PriceOf, Tokens
 from dsh_actors.core.text import JsonObject
+from dsh_actors.core.title_results import is_uncounted
 
 __all__ = ["SessionStats", "StatsFold"]
 
@@ -113,9 +114,8 @@ class StatsFold:
                 self._model = f"{data['provider']}/{data['model']}"
             case "session/title-llm-request":
                 self._title_at = event.time
-            case "session/title-llm-result" if data.get("usage"):
-                model = f"{data['provider']}/{data['model']}"
-                self._charge(model, Usage.from_json(data["usage"]), self._title_at)
+            case "session/title-llm-result":
+                self._on_title(data)
             case "llm/retry":
                 self._bill()
             case "tool/call":
@@ -160,6 +160,13 @@ class StatsFold:
                 self.stats.decode_ms += max(0, time - self._first_token)
                 self.stats.decode_tokens += usage.output
         self._step_start = None
+
+    def _on_title(self, data: JsonObject) -> None:
+        if data.get("usage"):
+            model = f"{data['provider']}/{data['model']}"
+            self._charge(model, Usage.from_json(data["usage"]), self._title_at)
+        elif is_uncounted(data):
+            self.stats.bill.add(None, None)
 
     def _on_step_end(self, turn: int) -> None:
         self._bill()

@@ -11,12 +11,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dsh_actors.core import turn_io as io
-from dsh_actors.core.chunks import CallConfig, Failure, Finish
+from dsh_actors.core.chunks import CallConfig, Failure, Finish, Usage
 from dsh_actors.core.events import Event
 from dsh_actors.core.ids import Ticket, derived_message_id
 from dsh_actors.core.messages import Block, PluginSource, TextBlock, ToolCallBlock, user_message
+from dsh_actors.core.quoted_files import without_quoted_files
 from dsh_actors.core.request import ModelRequest, RequestHeader
 from dsh_actors.core.text import JsonObject
+from dsh_actors.core.title_results import TITLE_REJECTED
 from dsh_actors.core.turn_env import TurnSink
 
 __all__ = ["TITLE_TIMEOUT", "TitleCycle", "fallback_title", "judge_title", "normal_title"]
@@ -67,7 +69,7 @@ def judge_title(finish: Finish, blocks: Iterable[Block]) -> str | Failure:
 
 
 def _rejected(reason: str) -> Failure:
-    return Failure(reason, "SESSION_TITLE_REJECTED")
+    return Failure(reason, TITLE_REJECTED)
 
 
 def _visible(text: str) -> str:
@@ -89,17 +91,18 @@ class _Prompt:
 
 
 def _prompt_of(event: Event) -> _Prompt | None:
-    """What a person said in text; None for other messages, and for images alone."""
+    """What a person said in words, attached files aside; None for other messages, and for images alone."""
     if event.type != "user/message" or event.data["source"]["kind"] != "user":
         return None
     blocks = event.data["content"]
     text = "\n".join(block["text"] for block in blocks if block["type"] == "text").strip()
+    text = without_quoted_files(text)
     return _Prompt(event.seq, text) if normal_title(text[:_LOOKED_AT]) else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A title that a model was asked for. ``seq`` and ``began`` are of its ``session/title-llm-request``."""
+    """A title that a model was asked for by the ``session/title-llm-request`` at ``seq`` and ``began``."""
 
     seq: int
     began: int
@@ -173,14 +176,13 @@ class TitleCycle:
 
     def on_written(self, message: io.TitleWritten) -> None:
         """What became of it. A title that a person gave meanwhile stays."""
-        asked, env = self._asked, self._turn.env
+        asked = self._asked
         if asked is None or message.ticket != asked.ticket:
             return  # it was given up
         self._asked = None
         config, usage = asked.config, message.usage
-        if usage is not None:
-            env.watch.spend(env.cost_of(f"{config.provider}/{config.model}", usage, asked.began))
         failure = message.outcome if isinstance(message.outcome, Failure) else None
+        self._bill(asked, usage, failure)
         extra = {} if usage is None else {"usage": usage.to_json()}
         self._emit_result(asked.seq, config.provider, config.model, failure, extra)
         if isinstance(message.outcome, str) and not self._turn.state.title_pinned:
@@ -188,6 +190,17 @@ class TitleCycle:
             self._emit_title(
                 message.outcome, asked.message_seqs, {"kind": "provider", "provider": "model", "model": route}
             )
+
+    def _bill(self, asked: _Asked, usage: Usage | None, failure: Failure | None) -> None:
+        """Count what it cost; a whole reply that nobody counted by estimate, for a limit that must hold."""
+        config, env = asked.config, self._turn.env
+        is_whole = failure is None or failure.code == TITLE_REJECTED
+        if usage is None and is_whole and env.watch.limits.max_cost is not None:
+            from dsh_actors.core.tokens import TokenMeter  # only where nothing was counted
+
+            usage = Usage(TokenMeter().measure(asked.effect.request).tokens, MAX_OUTPUT_TOKENS)
+        if usage is not None:
+            env.watch.spend(env.cost_of(f"{config.provider}/{config.model}", usage, asked.began))
 
     def cancel(self, cause: JsonObject) -> None:
         """Give up the title under way; what is late does not count."""

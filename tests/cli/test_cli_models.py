@@ -76,6 +76,8 @@ def test_the_list_as_json_has_every_fact_and_which_model_is_the_default(dsh: Dsh
     flash = rows[FLASH]
     assert (flash["key"], flash["max_output"], flash["default_output"]) == ("set", 393_216, 256_000)
     assert flash["price"]["peak_hours"] == ["01:00-04:00", "06:00-10:00"]
+    assert flash["price"]["peak_days"] == ["mon", "tue", "wed", "thu", "fri"]
+    assert "2026-10-01" in flash["price"]["except_days"]
     assert (flash["efforts"], flash["default_effort"]) == (["off", "low", "high", "max"], "high")
     assert (flash["price_as_of"], lab["price_as_of"]) == ("2026-11", None)
     assert "hidden-word" not in result.out and SECRET not in result.out
@@ -136,6 +138,8 @@ def test_what_the_provider_says_is_completed_by_what_is_known(dsh: Dsh, lab: Ser
     ]
     shown = dsh.call("models", "--remote", "list").out
     assert "\x1b" not in shown and "list/odd\\x1b[2J" in shown
+    head, *lines = shown.splitlines()
+    assert {line.rindex("  ") + 2 for line in lines} == {head.index("KEY")}
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,7 @@ def test_ages_and_sizes_are_read_with_their_units() -> None:
     assert [parse_size(text) for text in ("0", "10", "1k", "1.5 M".replace(" ", ""), "2GiB", "1TB")] == [
         0, 10, 1024, 1_572_864, 2 * 1024**3, 1024**4,
     ]  # fmt: skip
+    assert min(parse_age("9" * 400 + "d"), parse_size("9" * 400)) > 10**18  # as much as can be said
     for parse, bad in ((parse_age, "-1d"), (parse_age, "1y"), (parse_size, "1 X"), (parse_size, "")):
         with pytest.raises(UsageError):
             parse(bad)

@@ -120,6 +120,12 @@ def test_text_files_are_quoted_before_the_prompt(tmp_path: Path) -> None:
     assert text == f"File {path}:\n````\na\n```\nb\n```\n````\n\nwhat is this?"
 
 
+def test_the_name_of_a_file_stays_on_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "two\nlines  here"
+    path.write_text("n")
+    assert read_prompt("x", None, (str(path),)).text == f"File {tmp_path}/two lines  here:\n```\nn\n```\n\nx"
+
+
 @pytest.mark.parametrize(
     ("data", "word"), [(b"\x89PNG\r\n", "image"), (b"GIF89a", "image"), (b"a\0b", "not a text file")]
 )

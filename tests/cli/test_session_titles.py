@@ -117,3 +117,26 @@ def test_a_limit_on_cost_needs_the_price_of_titles_too(dsh: Dsh) -> None:
     result = dsh.run("--max-cost", "1", "go", env=unpriced)
     assert_refused(result, dsh)
     assert "openai/unpriced" in result.err
+
+
+def test_a_limit_on_cost_and_titles_in_another_currency_are_refused_before_anything_happens(dsh: Dsh) -> None:
+    dsh.home.mkdir(mode=0o700)
+    priced = '[[providers.openai.models]]\nid = "test"\nprice = { input = 1, output = 2, currency = "EUR" }\n'
+    (dsh.home / "config.toml").write_text(priced)
+    result = dsh.run("--max-cost", "1", "go", env=FIRST)
+    assert_refused(result, dsh)
+    assert "deepseek-v4-flash is in USD" in result.err and "EUR" in result.err
+    play(dsh, [T("done")], [])
+    assert dsh.run("--max-cost", "1", "go", env=FIRST | {"DSH_SESSION_TITLE": "fallback"}).code == 0
+
+
+def test_a_title_that_nobody_counted_has_no_known_cost(dsh: Dsh) -> None:
+    dsh.home.mkdir(mode=0o700)
+    priced = '[[providers.openai.models]]\nid = "test"\nprice = { input = 1, output = 2 }\n'
+    (dsh.home / "config.toml").write_text(priced)
+    play(dsh, [C("bash", {"command": "true"}, hold="titled"), T("done")], [T("Named", usage=None)])
+    running = dsh.begin("--session-id", "s", "--json", "Count the pears.", env=FIRST)
+    running.wait_for_event("session/title-llm-result")
+    dsh.server.release("titled")
+    assert running.wait().end["cost"] is None
+    assert dsh.call("session", "stats", "--json", "s").events[0]["cost"] is None

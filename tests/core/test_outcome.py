@@ -325,6 +325,20 @@ def test_the_price_is_that_of_the_hour_in_which_the_request_began() -> None:
             assert fold_of(PRICES.get, *BEGIN, (kind, began, {}), later).cost == cost, kind
 
 
+def test_a_title_costs_what_held_when_it_was_asked_for_and_is_unknown_without_a_count() -> None:
+    hour = 3_600_000
+    begin = (*BEGIN, ("request/header", 0, HEADER[1]))
+    told = {"requestSeq": 1, "provider": "p", "model": "peak"}
+    counted = told | {"usage": {"inputTokens": 1_000_000, "outputTokens": 0}}
+    for began, cost in ((hour - 1, 1.0), (hour, 2.0), (2 * hour, 1.0)):
+        asked = ("session/title-llm-request", began, {})
+        later = ("session/title-llm-result", 5 * hour, counted)
+        assert fold_of(PRICES.get, *begin, asked, later).cost == cost
+    assert fold_of(PRICES.get, *begin, ("session/title-llm-result", 1, told)).cost is None
+    failed = told | {"failure": {"message": "given up", "code": "ABORTED"}}
+    assert fold_of(PRICES.get, *begin, ("session/title-llm-result", 1, failed)).cost == 0
+
+
 def test_what_sub_agents_used_stands_beside_the_own_and_is_in_the_cost() -> None:
     fold = fold_of(PRICES.get, *BEGIN, ("assistant/message", 1, reply_of("m")))
     fold.add_child(Tokens(5, 4, 3, 2, 1), 0.25, "USD")

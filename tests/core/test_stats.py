@@ -160,6 +160,29 @@ def test_the_price_is_that_of_the_time_at_which_the_request_began() -> None:
         assert stats_of(*again, ("assistant/message", 9 * hour, reply_of("peak", usage))).cost == cost
 
 
+def title(model: str, usage: dict[str, int] | None, **more: Any) -> dict[str, Any]:
+    data = {"requestSeq": 1, "provider": "p", "model": model, **more}
+    return data | ({"usage": usage} if usage else {})
+
+
+def test_a_title_is_paid_at_the_price_of_the_time_at_which_it_was_asked_for() -> None:
+    hour = 3_600_000
+    for began, cost in ((hour - 1, 1.0), (hour, 2.0), (2 * hour - 1, 2.0), (2 * hour, 1.0)):
+        asked = ("session/title-llm-request", began, {})
+        told = title("peak", {"inputTokens": 1_000_000, "outputTokens": 0})
+        assert stats_of(asked, ("session/title-llm-result", began + hour, told)).cost == cost
+
+
+def test_a_whole_title_without_a_count_of_tokens_makes_the_cost_unknown() -> None:
+    rejected = {"failure": {"message": "no text", "code": "SESSION_TITLE_REJECTED"}}
+    aborted = {"failure": {"message": "given up", "code": "ABORTED"}}
+    for more, is_known in (({}, False), (rejected, False), (aborted, True)):
+        told = ("session/title-llm-result", 0, title("m", None, **more))
+        assert (stats_of(told).cost is not None) is is_known
+    not_sent = title("m", None, **rejected) | {"requestSeq": None}
+    assert stats_of(("session/title-llm-result", 0, not_sent)).cost == 0
+
+
 def test_what_a_fork_copied_was_taken_by_its_parent() -> None:
     facts = [
         ("request/context", 0, {"provider": "p", "model": "m"}),

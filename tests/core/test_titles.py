@@ -10,9 +10,12 @@ from dsh_actors.core import turn_io as io
 from dsh_actors.core.chunks import CallConfig, Failure, Finish, TextDelta, Usage
 from dsh_actors.core.events import Event
 from dsh_actors.core.ids import CallId, MessageId, Ticket
+from dsh_actors.core.limits import LimitWatch
 from dsh_actors.core.messages import Message, OpaqueBlock, PluginSource, TextBlock, ToolCallBlock, UserSource
-from dsh_actors.core.options import TitlePolicy
+from dsh_actors.core.options import Limits, TitlePolicy
+from dsh_actors.core.quoted_files import quoted_file
 from dsh_actors.core.snapshot import dump, load
+from dsh_actors.core.state import Counters
 from dsh_actors.core.titles import fallback_title, judge_title, normal_title
 from dsh_actors.core.turn_env import Environment
 from dsh_actors.testing.machine import MachineDriver, call_chunks, text_chunks
@@ -125,6 +128,14 @@ def test_what_no_person_wrote_in_words_names_nothing() -> None:
     assert titles(machine.log) == []
     ask(machine, "words")
     assert titles(machine.log) == [("words", "fallback")]
+
+
+def test_a_file_before_the_words_is_no_part_of_the_title_nor_sent_for_one() -> None:
+    machine = driver("first-prompt")
+    ask(machine, f"{quoted_file('shop.py', 'line' * 5_000)}\n\nWhat does a pear cost?")
+    assert titles(machine.log) == [("What does a pear cost?", "fallback")]
+    (asked,) = data_of(machine.log, "session/title-llm-request")
+    assert asked["messages"][0]["content"] == [{"type": "text", "text": "What does a pear cost?"}]  # type: ignore[index]
 
 
 def test_without_a_policy_there_is_no_title() -> None:
@@ -281,6 +292,41 @@ def test_what_a_title_costs_counts_towards_the_limit() -> None:
     answer(machine, "Named", Usage(4, 4))
     assert env.watch.cost == 2.0
     assert asked == [("other/small", began)]
+
+
+def test_a_title_that_nobody_counted_is_estimated_for_a_limit_on_the_cost() -> None:
+    for limit, outcome, is_spent in (
+        (1.0, "Named", True),
+        (1.0, Failure("no text", "SESSION_TITLE_REJECTED"), True),
+        (1.0, Failure("the server is gone", "SERVER"), False),
+        (None, "Named", False),
+    ):
+        env = Environment(
+            CallConfig("p", "m"),
+            titles=TitlePolicy("first-prompt"),
+            cost_of=lambda model, usage, time_ms: usage.total / 1e6,
+            watch=LimitWatch(Limits(max_cost=limit), Counters()),
+        )
+        machine = MachineDriver(env)
+        ask(machine, "one")
+        answer(machine, outcome)
+        assert bool(env.watch.cost) is is_spent
+
+
+def test_the_price_of_a_title_is_that_of_the_time_at_which_it_was_asked_for() -> None:
+    times: list[int] = []
+    env = Environment(
+        CallConfig("p", "m"),
+        titles=TitlePolicy("first-prompt"),
+        cost_of=lambda model, usage, time_ms: times.append(time_ms),
+    )
+    machine = MachineDriver(env)
+    ask(machine, "one")
+    machine.reply(*call_chunks(("bash", "{}")))
+    machine.now += 60_000
+    answer(machine, "Named", Usage(4, 4))
+    (asked,) = (event for event in machine.log if event.type == "session/title-llm-request")
+    assert times == [asked.time]
 
 
 def test_prompts_that_are_too_long_are_not_sent() -> None:

@@ -31,6 +31,8 @@ LIST_TIMEOUT_S = 20.0
 
 MAX_LIST_BYTES = 16 * 1024 * 1024
 _MAX_PAGES = 50
+_ABSURD = 10**12
+"""No model takes so many tokens: a server that says so does not know."""
 
 
 class _Unwatched:
@@ -86,7 +88,7 @@ def _get(config: ProviderConfig, after: str | None) -> Any:
     """One page of the list, known to be one."""
     body = _body(config, after)
     try:
-        payload = json.loads(body.decode("utf-8", "replace"))
+        payload = json.loads(body.decode("utf-8-sig", "replace"))
     except (ValueError, RecursionError):
         payload = None
     if _entries(payload) is None:
@@ -130,7 +132,9 @@ def _error(config: ProviderConfig, failure: Failure) -> ProviderError:
 
 def _entries(payload: Any) -> list[Any] | None:
     if isinstance(payload, dict):
-        payload = payload.get("data", payload.get("models"))
+        found = [payload[key] for key in ("data", "models") if key in payload]
+        # A server without any model may say null for its list.
+        payload = next((each for each in found if each is not None), [] if found else None)
     return payload if isinstance(payload, list) else None
 
 
@@ -190,7 +194,7 @@ def _amount(value: object) -> float | None:
         return None
     try:
         amount = float(value) * 1_000_000
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError):  # digits without end are a number of JSON too
         return None
     return round(amount, 9) if 0 <= amount < 1e9 else None
 
@@ -200,4 +204,4 @@ def _object(value: object) -> dict[str, Any]:
 
 
 def _first_count(*values: object) -> int | None:
-    return next((value for value in values if type(value) is int and value > 0), None)
+    return next((value for value in values if type(value) is int and 0 < value < _ABSURD), None)

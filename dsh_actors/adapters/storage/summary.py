@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from dsh_actors.core.codec import ROW_TYPES, decode_line
 from dsh_actors.core.events import KNOWN_TYPES, Event, wrong_payload
+from dsh_actors.core.quoted_files import without_quoted_files
 from dsh_actors.core.text import shorten
 
 __all__ = ["MAX_TITLE", "SessionSummary"]
@@ -54,7 +55,7 @@ class SessionSummary:
                 case "user/message" if self.first_prompt is None and event.data["source"]["kind"] == "user":
                     blocks = event.data["content"]
                     text = "".join(block["text"] for block in blocks if block["type"] == "text")
-                    self.first_prompt = _one_line(text)
+                    self.first_prompt = _one_line(without_quoted_files(text))
         except (KeyError, TypeError, AttributeError) as error:
             raise wrong_payload(event, error) from error
 

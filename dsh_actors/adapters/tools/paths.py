@@ -97,7 +97,7 @@ def file_error(error: OSError, path: bytes, context: ToolContext) -> ToolError:
     name = shown(path, context)
     match error.errno:
         case errno.ENOENT | errno.ENOTDIR:
-            return ToolError(f"{name} does not exist{suggest(path, context)}", code="NOT_FOUND")
+            return ToolError(f"{name} {_absence(path, context)}", code="NOT_FOUND")
         case errno.EACCES | errno.EPERM:
             return ToolError(f"{name}: permission denied", code="PERMISSION")
         case errno.ELOOP:
@@ -108,6 +108,15 @@ def file_error(error: OSError, path: bytes, context: ToolContext) -> ToolError:
             return ToolError(f"{name} is not a regular file", code="NOT_A_FILE")
         case _:
             return ToolError(f"{name}: {error.strerror or error}", code="IO")
+
+
+def _absence(path: bytes, context: ToolContext) -> str:
+    """How it is that a path leads to nothing."""
+    try:
+        place = decode_output(os.readlink(path)).translate(_BREAKS)
+    except OSError:  # it is no link
+        return f"does not exist{suggest(path, context)}"
+    return f"is a symbolic link to {place}, which does not exist"
 
 
 def suggest(path: bytes, context: ToolContext) -> str:

@@ -68,10 +68,21 @@ ROUTER = {
         ),
         ({"data": [{"id": "o", "pricing": {"prompt": "nan", "completion": "x"}}]}, [ModelSettings("o")]),
         ({"data": []}, []),
+        ({"object": "list", "data": None}, []),
+        ({"data": None, "models": [{"id": "m"}]}, [ModelSettings("m")]),
+        (
+            {"data": [{"id": "o", "pricing": {"prompt": 9**999, "completion": 1}, "max_model_len": 9**999}]},
+            [ModelSettings("o")],
+        ),
     ],
 )
 def test_each_servers_list_is_read(payload: Any, expected: list[ModelSettings]) -> None:
     assert list(models_of(payload)) == expected
+
+
+def test_a_byte_order_mark_before_the_list_is_none_of_it() -> None:
+    with Server(answering("200 OK", b'\xef\xbb\xbf{"data":[{"id":"m"}]}')) as server:
+        assert fetch_models(config(server.url)) == (ModelSettings("m"),)
 
 
 def answering(status: str, body: bytes) -> Callable[[socket.socket, bytes], object]:

@@ -173,6 +173,12 @@ def test_a_missing_path_suggests_what_is_close(work: Workspace) -> None:
         work.run(ReadTool(), path="src/server.py/x")
 
 
+def test_a_link_that_leads_nowhere_says_where_to(work: Workspace) -> None:
+    (work.root / "link").symlink_to("gone/target")
+    with pytest.raises(ToolError, match=r"^link is a symbolic link to gone/target, which does not exist$"):
+        work.run(ReadTool(), path="link")
+
+
 def test_odd_paths_are_refused_clearly(work: Workspace) -> None:
     (work.root / "loop").symlink_to("loop")
     for path, message in {

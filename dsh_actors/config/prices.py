@@ -26,6 +26,7 @@ _EPOCH_ORDINAL = 719_163
 _REQUIRED = ("input", "output")
 _AMOUNTS = (*_REQUIRED, "cache_read", "cache_write")
 _KEYS = (*_AMOUNTS, "currency", "peak", "peak_hours", "peak_days", "except_days", "since", "until")
+_PEAK_KEYS = ("peak_hours", "peak_days", "except_days")
 _WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _WINDOW = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-4]):([0-5]\d)")
 
@@ -56,6 +57,10 @@ def _period(table: Any, where: str) -> Period:
         refuse_unknown(table["peak"], _AMOUNTS, f"{where}.peak")
         peak = Price(**_amounts(table["peak"], f"{where}.peak"), currency=currency)
         hours = _hours(table, where)
+    else:
+        useless = next((key for key in _PEAK_KEYS if key in table), None)
+        if useless is not None:
+            raise ConfigError(f"{where}: {useless} means nothing without a peak price")
     since, until = _day(table.get("since"), where), _day(table.get("until"), where)
     if since is not None and until is not None and since >= until:
         raise ConfigError(f"{where}: until must be later than since")

@@ -26,7 +26,7 @@ from dsh_actors.core.limits import LimitWatch
 from dsh_actors.core.messages import ImageBlock
 from dsh_actors.core.options import AgentOptions, TitlePolicy
 from dsh_actors.core.policy import require_known
-from dsh_actors.core.redaction import Redactor
+from dsh_actors.core.redaction import MIN_SECRET, Redactor
 from dsh_actors.core.request import RequestHeader
 from dsh_actors.core.scope import KeptPrompt, Scope
 from dsh_actors.core.state import SessionState
@@ -267,7 +267,9 @@ class AgentAssembly:
 
     def _child_environment(self, cwd: str) -> dict[str, str]:
         """The user's environment without the harness's keys, whatever variable they stand in."""
-        names, values = self._config.secret_variables(), set(self._config.secrets().values())
+        names = self._config.secret_variables()
+        # A shorter one, such as the "none" of a server without keys, is the value of other variables too.
+        values = {value for value in self._config.secrets().values() if len(value) >= MIN_SECRET}
         env = {k: v for k, v in os.environ.items() if k not in names and v not in values}
         return env | {"PWD": cwd}
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from dsh_actors.config import Config, ProviderSettings
 from dsh_actors.core.messages import ImageRef
+from dsh_actors.errors import ConfigError
 from dsh_actors.ports import LlmProvider
 
 if TYPE_CHECKING:
@@ -67,6 +69,8 @@ def provider_config(config: Config, settings: ProviderSettings) -> ProviderConfi
     from dsh_actors.core.retry import RetryPolicy
 
     model = config.model
+    if settings.ca_file is not None and not os.path.exists(settings.ca_file):
+        raise ConfigError(f"provider {settings.name}: there is no ca_file {settings.ca_file}")
     return ProviderConfig(
         name=settings.name,
         type=settings.type,

@@ -9,8 +9,8 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
+from dsh_actors.config.addresses import address_secrets, proxy_secrets, shown_address
 from dsh_actors.config.home import HOME_HINT, Home, find_home, find_project_file
 from dsh_actors.config.keys import KEYS, KEYS_BY_NAME, nearest
 from dsh_actors.config.models import ModelSettings
@@ -23,7 +23,7 @@ from dsh_actors.config.sections import (
     ToolsConfig,
 )
 from dsh_actors.config.toml_file import read_toml
-from dsh_actors.config.wire import wire_rows, without_password
+from dsh_actors.config.wire import wire_rows
 from dsh_actors.core.options import Limits
 from dsh_actors.core.pricing import Price, Rates
 from dsh_actors.errors import ConfigError
@@ -57,6 +57,7 @@ class Config:
     files: tuple[str, ...] = ()
     _environment_keys: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
     _stored_keys: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
+    _proxy_passwords: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
     _models: dict[str, tuple[ModelSettings, ...]] = field(
         default_factory=dict, init=False, hash=False, repr=False, compare=False
     )
@@ -75,12 +76,11 @@ class Config:
 
     def secrets(self) -> dict[str, str]:
         """Every secret value the harness knows, by the name of its variable (or its place in the file)."""
-        found = dict(self._environment_keys)
+        found = {**self._proxy_passwords, **self._environment_keys}
         found |= {f"credentials.{name}": value for name, value in self._stored_keys.items()}
         for name, provider in self.providers.items():
-            password = urlsplit(provider.base_url or "").password
-            if password:
-                found[f"providers.{name}.base_url"] = password
+            for place, value in address_secrets(provider.base_url or ""):
+                found[f"providers.{name}.base_url{place}"] = value
             for header, value in provider.wire.secrets().items():
                 found[f"providers.{name}.extra_headers.{header}"] = value
         return found
@@ -121,7 +121,7 @@ class Config:
             origin = self.origins[f"providers.{name}"]
             yield f"providers.{name}.type", provider.type, origin
             if provider.base_url is not None:
-                yield f"providers.{name}.base_url", without_password(provider.base_url, "***@"), origin
+                yield f"providers.{name}.base_url", shown_address(provider.base_url, "***@"), origin
                 yield f"providers.{name}.max_concurrency", provider.max_concurrency, origin
             for row, value, place in wire_rows(provider.wire, provider.type, provider.base_url or "", origin):
                 yield f"providers.{name}.{row}", value, place
@@ -244,4 +244,5 @@ def _build(
         files=files,
         _environment_keys=in_environment,
         _stored_keys=stored,
+        _proxy_passwords=proxy_secrets(env),
     )

@@ -58,7 +58,7 @@ def _period(table: Any, where: str) -> Period:
         peak = Price(**_amounts(table["peak"], f"{where}.peak"), currency=currency)
         hours = _hours(table, where)
     elif idle := [key for key in _PEAK_KEYS if key in table]:
-        raise ConfigError(f"{where}: {idle[0]} is about a peak price, and peak is missing")
+        raise ConfigError(f"{where}: {idle[0]} means nothing without a peak price")
     since, until = _day(table.get("since"), where), _day(table.get("until"), where)
     if since is not None and until is not None and since >= until:
         raise ConfigError(f"{where}: until must be later than since")

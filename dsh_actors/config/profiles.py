@@ -270,7 +270,7 @@ def _error_words(value: Any) -> dict[str, str]:
     if not isinstance(value, dict):
         raise ConfigError('errors must be a table such as { "too_busy" = "OVERLOADED" }')
     for word, code in value.items():
-        if code not in CODES:
+        if not isinstance(code, str) or code not in CODES:
             hint = nearest(str(code), CODES)
             raise ConfigError(f"errors: {word} must be a failure code, not {code!r}; {hint}")
     return {word.lower(): code for word, code in value.items()}

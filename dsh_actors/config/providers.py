@@ -6,12 +6,14 @@ Settings hold the name of the variable with the key, never the key.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
+from dsh_actors.config.addresses import is_web_address
 from dsh_actors.config.models import ModelSettings, catalogue, merged, model_in
 from dsh_actors.config.tables import refuse_unknown as _refuse_unknown
 from dsh_actors.config.tables import text_in as _text
@@ -21,6 +23,14 @@ from dsh_actors.core.options import DEFAULT_CONCURRENCY
 from dsh_actors.errors import ConfigError
 
 __all__ = ["BUILT_IN", "ModelSettings", "ProviderSettings", "provider_settings", "read_credentials"]
+
+MAX_CONCURRENCY = 65_535
+"""There are no more ports to connect from."""
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+_ENDPOINTS = ("/chat/completions", "/messages")
+"""What the adapters add to a base URL by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +103,8 @@ def provider_settings(
 def _provider(name: str, table: Any, where: str) -> ProviderSettings:
     if not isinstance(table, dict):
         raise ConfigError(f"{where} must be a table")
-    if not name or "/" in name:
-        raise ConfigError(f"{where}: a provider's name must not be empty or contain a slash")
+    if not name or "/" in name or not name.isprintable() or " " in name:
+        raise ConfigError(f"{where}: a provider's name must not be empty or contain a slash or a blank")
     _refuse_unknown(table, _PROVIDER_KEYS, where)
     base = BUILT_IN.get(name) or ProviderSettings(name, "openai_compatible")
     url = table.get("base_url", base.base_url)
@@ -110,8 +120,8 @@ def _provider(name: str, table: Any, where: str) -> ProviderSettings:
         name,
         kind,
         None if url is None else _url(url, where),
-        _text(table, "api_key_env", where) or base.api_key_env,
-        tuple(model_in(entry, f"{where}.models[{index}]") for index, entry in enumerate(models)),
+        _variable(table, "api_key_env", where) or base.api_key_env,
+        _models(models, where),
         builtin_url=base.builtin_url and "base_url" not in table,
         max_concurrency=_concurrency(table, where),
         ca_file=_file(table, "ca_file", where),
@@ -121,8 +131,27 @@ def _provider(name: str, table: Any, where: str) -> ProviderSettings:
 
 def _concurrency(table: Mapping[str, Any], where: str) -> int:
     value = table.get("max_concurrency", DEFAULT_CONCURRENCY)
-    if type(value) is not int or value < 1:
-        raise ConfigError(f"{where}: max_concurrency must be a whole number of requests, not {value!r}")
+    if type(value) is not int or not 1 <= value <= MAX_CONCURRENCY:
+        bounds = f"a whole number of requests up to {MAX_CONCURRENCY}"
+        raise ConfigError(f"{where}: max_concurrency must be {bounds}, not {value!r}")
+    return value
+
+
+def _models(entries: list[Any], where: str) -> tuple[ModelSettings, ...]:
+    models = tuple(model_in(entry, f"{where}.models[{index}]") for index, entry in enumerate(entries))
+    seen: set[str] = set()
+    for index, model in enumerate(models):
+        if model.id in seen:
+            raise ConfigError(f"{where}.models[{index}]: {model.id!r} has a table already")
+        seen.add(model.id)
+    return models
+
+
+def _variable(table: Mapping[str, Any], key: str, where: str) -> str | None:
+    value = _text(table, key, where)
+    if value is not None and not _VARIABLE.fullmatch(value):
+        # The value stays unsaid: it may be the key itself.
+        raise ConfigError(f"{where}: {key} is the name of a variable, such as MY_API_KEY, not a key")
     return value
 
 
@@ -131,19 +160,20 @@ def _file(table: Mapping[str, Any], key: str, where: str) -> str | None:
     if value is None:
         return None
     path = os.path.expanduser(value)
-    if not os.path.isabs(path):
+    if not os.path.isabs(path) or "\0" in path:
         raise ConfigError(f"{where}: {key} must be an absolute path, not {value!r}")
     return path
 
 
 def _url(value: Any, where: str) -> str:
-    try:
-        parts = urlsplit(value)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except (ValueError, TypeError, AttributeError):
-        good = False
-    if not good:
-        raise ConfigError(f"{where}: the base URL must look like https://host/v1, not {value!r}")
+    if not is_web_address(value):
+        # What may hold a password stays unsaid.
+        said = "" if isinstance(value, str) and ("@" in value or "?" in value) else f", not {value!r}"
+        raise ConfigError(f"{where}: the base URL must look like https://host/v1{said}")
+    path = urlsplit(value).path.rstrip("/")
+    added = next((end for end in _ENDPOINTS if path.endswith(end)), None)
+    if added is not None:
+        raise ConfigError(f"{where}: the base URL must end before {added}, which is added to it")
     return str(value).rstrip("/")
 
 

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit, urlunsplit
 
 from dsh_actors.config.keys import nearest, parse_duration
 from dsh_actors.core.retry import RetryPolicy
@@ -26,7 +25,6 @@ __all__ = [
     "profile_in_force",
     "wire_rows",
     "wire_settings",
-    "without_password",
 ]
 
 WIRE_KEYS = ("profile", "quirks", "extra_body", "extra_headers", "retry")
@@ -51,7 +49,8 @@ _HEADER_VALUE = re.compile(r"[\x20-\x7e]*")
 _OWN_HEADERS = frozenset(
     {"host", "content-length", "content-type", "transfer-encoding", "accept-encoding", "connection"}
 )
-_SECRET_HEADER = re.compile(r"auth|key|token|secret|cookie|password", re.IGNORECASE)
+_SECRET_HEADER = re.compile(r"auth|key|token|secret|cookie|pass|cred|session|sign", re.IGNORECASE)
+_SCHEME = re.compile(r"(?:Basic|Bearer|Token) +(?=\S+$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +67,12 @@ class WireSettings:
     retry: RetryPolicy | None = None
 
     def secrets(self) -> dict[str, str]:
-        """The values of headers that are named like a secret, by header."""
-        return {name: value for name, value in self.extra_headers.items() if _SECRET_HEADER.search(name)}
-
-
-def without_password(url: str, mark: str = "") -> str:
-    """``url`` for people: ``mark`` stands in for a user and a password in it."""
-    parts = urlsplit(url)
-    if "@" not in parts.netloc:
-        return url
-    return urlunsplit(parts._replace(netloc=mark + parts.netloc.rpartition("@")[2]))
+        """The values of headers that are named like a secret, by header, without a word such as Bearer."""
+        return {
+            name: _SCHEME.sub("", value)
+            for name, value in self.extra_headers.items()
+            if _SECRET_HEADER.search(name)
+        }
 
 
 def wire_settings(table: Mapping[str, Any], kind: str, where: str) -> WireSettings:
@@ -119,6 +114,8 @@ def profile_in_force(settings: WireSettings, kind: str, base_url: str) -> Profil
         raise ConfigError(f"profile must be a text, not {name!r}")
     profile = find_profile("deepseek" if name is None and kind == "deepseek" else name, base_url)
     profile = changed_profile(profile, settings.quirks)
+    if not _may_set(profile.auth_header):
+        raise ConfigError(f"quirks: the key cannot stand in the header {profile.auth_header!r}")
     return replace(profile, extra_body={**profile.extra_body, **settings.extra_body})
 
 
@@ -154,9 +151,13 @@ def _body(table: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     return table
 
 
+def _may_set(header: str) -> bool:
+    return _HEADER_NAME.fullmatch(header) is not None and header.lower() not in _OWN_HEADERS
+
+
 def _headers(table: Mapping[str, Any], where: str) -> Mapping[str, str]:
     for name, value in table.items():
-        if not _HEADER_NAME.fullmatch(name) or name.lower() in _OWN_HEADERS:
+        if not _may_set(name):
             raise ConfigError(f"{where}: the header {name!r} cannot be set")
         # The value stays unsaid: it may be a secret.
         if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value):
@@ -182,6 +183,12 @@ def _retry(table: Mapping[str, Any], where: str) -> RetryPolicy:
                 values[f"{name}_ms"] = round(parse_duration(value) * 1000)
             except ValueError as error:
                 raise ConfigError(f"{where}: {name}: {error}") from error
+    plain = RetryPolicy()
+    first = values.get("initial_delay_ms", plain.initial_delay_ms)
+    longest = values.get("max_delay_ms", plain.max_delay_ms)
+    if first > longest:
+        texts = f"initial_delay ({first / 1000:g} s) is longer than max_delay ({longest / 1000:g} s)"
+        raise ConfigError(f"{where}: {texts}")
     try:
         return RetryPolicy(**values)
     except ConfigError as error:

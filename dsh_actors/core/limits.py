@@ -1,7 +1,8 @@
-"""The limits of a run: checked before a step and before a call, so that nothing beyond them is started."""
+"""The limits of a run: checked before a step, a repeated request and a call; nothing beyond them starts."""
 
 from __future__ import annotations
 
+from dsh_actors.core.chunks import Usage
 from dsh_actors.core.loop_guard import NOTE_AT, STOP_AT, LoopGuard
 from dsh_actors.core.options import Limits
 from dsh_actors.core.state import Counters
@@ -35,7 +36,21 @@ class LimitWatch:
             ("max_steps", limits.max_steps, counters.steps - self._steps),
             # A call beyond the limit is logged and refused, so "more than" means one was refused.
             ("max_tool_calls", limits.max_tool_calls, counters.tool_calls - self._calls - 1),
-            ("max_tokens", limits.max_tokens, counters.tokens - self._tokens),
+        )
+        for kind, limit, used in checks:
+            if limit is not None and used >= limit:
+                return {"kind": kind, "value": limit}
+        return self.before_retry(counters)
+
+    def before_retry(self, counters: Counters, unsettled: Usage | None = None) -> JsonObject | None:
+        """As `before_step`, for one more request of a step that has begun: what attempts spend is limited.
+
+        ``unsettled`` is what the last attempt reported, where the counters do not hold it yet.
+        """
+        limits = self.limits
+        latest = 0 if unsettled is None else unsettled.total
+        checks = (
+            ("max_tokens", limits.max_tokens, counters.tokens + latest - self._tokens),
             ("max_cost", limits.max_cost, self.cost),
         )
         for kind, limit, used in checks:

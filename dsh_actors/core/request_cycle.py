@@ -283,11 +283,15 @@ class RequestCycle:
         if not isinstance(decision, Retry):
             self._turn.fail(attempt.failure)
             return
+        state = self._turn.state
+        reached = self._turn.env.watch.before_retry(state.counters, state.unbilled)
+        if reached is not None:
+            self._turn.stop_at(reached)
+            return
         self._log_retry(attempt.provider, attempt.failure, decision)
         self._step.max_output = decision.max_output or self._step.max_output
         if decision.nudge:
             source = PluginSource("empty-reply", "notice", {"summary": "the reply was empty"})
-            state = self._turn.state
             message_id = derived_message_id(state.header.id, state.next_seq)
             self._turn.log_user_message(user_message(message_id, _NUDGE, source))
         self._turn.start(Phase.BACKOFF, lambda ticket: io.StartTimer(ticket, decision.delay_ms))

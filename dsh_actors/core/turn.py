@@ -242,10 +242,8 @@ class TurnMachine:
     def _propose(self, target: Target) -> None:
         """Claim input for one more step, unless a limit of the run is reached."""
         guard = self.state.guard if target == "next-step" else LoopGuard()
-        reached = self.env.watch.before_step(self.state.counters, guard)
-        if reached is not None:
-            self.emit("limit/reached", reached, ignorable=True)
-            self._end_turn({"kind": "aborted", "reason": {"kind": "hook", "reason": reached["kind"]}})
+        if (reached := self.env.watch.before_step(self.state.counters, guard)) is not None:
+            self.stop_at(reached)
             return
         self._claim(target)
         turn, step = self.state.last_turn, self._steps_in_turn + 1
@@ -294,6 +292,11 @@ class TurnMachine:
         self.titles.on_user_message(self.emit("user/message", message.to_json(), surface="append"))
         if is_context(message):
             self._context = None
+
+    def stop_at(self, reached: JsonObject) -> None:
+        """Close the turn because of a limit of the run."""
+        self.emit("limit/reached", reached, ignorable=True)
+        self._end_turn({"kind": "aborted", "reason": {"kind": "hook", "reason": reached["kind"]}})
 
     def fail(self, failure: Failure) -> None:
         """Close the turn with an error; what is queued waits for the next wake."""

@@ -684,6 +684,15 @@ def test_children_of_tools_do_not_inherit_the_keys_of_providers(tmp_path, monkey
     assert "DEEPSEEK_API_KEY" not in env and secret not in env.values()
 
 
+def test_a_key_that_is_none_takes_no_other_variable_from_children(tmp_path, monkeypatch):
+    for name, value in {"OPENAI_API_KEY": "none", "PROGRESS": "none"}.items():
+        monkeypatch.setenv(name, value)
+    config = load_config(env={**os.environ, "DSH_HOME": str(tmp_path / "home")}, cwd=str(tmp_path))
+    with Harness.open(config) as harness:
+        env = harness._assembly._child_environment(str(tmp_path))
+    assert env["PROGRESS"] == "none" and "OPENAI_API_KEY" not in env
+
+
 def test_a_resumed_session_keeps_the_words_it_began_with(stage):
     agent = stage.agent(session_id="one", system_prompt="You are {{brave}}.")
     first = next_system(stage, agent)

@@ -409,6 +409,37 @@ def test_the_token_limit_counts_what_was_reported():
     assert data(driver, "limit/reached") == [{"kind": "max_tokens", "value": 100}]
 
 
+@pytest.mark.parametrize("spent", [99, 100])
+def test_a_failed_request_is_not_repeated_beyond_the_token_limit(spent: int):
+    driver = MachineDriver(limited(max_tokens=100))
+    driver.deliver("hello")
+    driver.settle()
+    stream = driver.take(io.OpenStream)
+    failure = Failure("busy", "OVERLOADED", 503)
+    usage = UsageChunk(Usage(spent, 0, None, None, None))
+    driver.send(io.Chunks(stream.ticket, (usage, Finish("error", failure))))
+    driver.send(io.ErrorDecided(driver.take(io.AskRequestError).ticket, Retry(2_000)))
+    if spent < 100:
+        assert driver.take(io.StartTimer).delay_ms == 2_000
+        return
+    assert data(driver, "llm/retry") == []
+    assert data(driver, "limit/reached") == [{"kind": "max_tokens", "value": 100}]
+    assert driver.ends() == [{"kind": "aborted", "reason": {"kind": "hook", "reason": "max_tokens"}}]
+    assert driver.machine.phase is Phase.IDLE
+
+
+def test_a_failed_request_is_not_repeated_beyond_the_cost_limit():
+    env = limited(max_cost=1)
+    driver = MachineDriver(env)
+    driver.deliver("hello")
+    driver.settle()
+    stream = driver.take(io.OpenStream)
+    env.watch.spend(1.5)
+    driver.send(io.Chunks(stream.ticket, (Finish("error", Failure("busy", "OVERLOADED", 503)),)))
+    driver.send(io.ErrorDecided(driver.take(io.AskRequestError).ticket, Retry(2_000)))
+    assert data(driver, "limit/reached") == [{"kind": "max_cost", "value": 1}]
+
+
 def test_repeated_calls_are_noted_at_the_third_and_stopped_at_the_sixth():
     driver = MachineDriver()
     driver.deliver("hello")

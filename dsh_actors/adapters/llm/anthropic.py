@@ -14,7 +14,7 @@ from dsh_actors.adapters.llm.dialect import limited_output
 from dsh_actors.adapters.llm.http_provider import HttpProvider
 from dsh_actors.adapters.llm.images import ImageReader
 from dsh_actors.adapters.llm.reply_stream import ReplyStream
-from dsh_actors.adapters.llm.settings import ModelFacts, ProviderConfig
+from dsh_actors.adapters.llm.settings import ModelFacts, ProviderConfig, messages_endpoint
 from dsh_actors.core.chunks import CallConfig
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import UsageError
@@ -67,9 +67,7 @@ class AnthropicProvider(HttpProvider):
     """One route to such a server. ``transport`` replaces the network."""
 
     def __init__(self, config: ProviderConfig, transport: Transport | None = None) -> None:
-        # Both forms of the base URL are in use.
-        base = config.base_url.rstrip("/").removesuffix("/v1")
-        super().__init__(config, base + "/v1/messages", None, transport)
+        super().__init__(config, messages_endpoint(config.base_url, "/v1/messages"), None, transport)
 
     def _resolve(self, config: CallConfig, facts: ModelFacts | None) -> CallConfig:
         """Raises `UsageError` for what the wire would refuse."""

@@ -17,7 +17,7 @@ from dsh_actors.adapters.llm.patience import Patience
 from dsh_actors.adapters.llm.reply_stream import ReplyStream
 from dsh_actors.adapters.llm.settings import ModelFacts, ProviderConfig
 from dsh_actors.adapters.llm.sse import EventSource, EventTooLarge
-from dsh_actors.config.wire import without_password
+from dsh_actors.config.addresses import shown_address
 from dsh_actors.core.chunks import CallConfig, Chunk, Failure, Finish
 from dsh_actors.errors import CredentialError, UsageError
 from dsh_actors.ports import PreparedCall, StreamControl
@@ -52,7 +52,7 @@ class HttpProvider(ABC):
         self._models = None if known is None else {model.id: model for model in known}
         self._key = (config.api_key or "").strip()
         self._shared_transport = transport
-        self._place = without_password(config.base_url)
+        self._place = shown_address(config.base_url)
 
     # --- what a wire adds ---------------------------------------------------------------------
 

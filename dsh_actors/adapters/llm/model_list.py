@@ -16,9 +16,9 @@ import dsh_actors
 from dsh_actors.adapters.llm.anthropic import VERSION
 from dsh_actors.adapters.llm.errors import clean_message, error_of_payload, http_failure
 from dsh_actors.adapters.llm.registry import build_provider
-from dsh_actors.adapters.llm.settings import ProviderConfig, endpoint
+from dsh_actors.adapters.llm.settings import ProviderConfig, endpoint, messages_endpoint
+from dsh_actors.config.addresses import shown_address
 from dsh_actors.config.models import ModelSettings
-from dsh_actors.config.wire import without_password
 from dsh_actors.core.chunks import CallConfig, Failure
 from dsh_actors.core.pricing import Price
 from dsh_actors.core.text import clean_text
@@ -30,9 +30,11 @@ LIST_TIMEOUT_S = 20.0
 """How long a provider may take for each read; whoever asks bounds the whole."""
 
 MAX_LIST_BYTES = 16 * 1024 * 1024
+
+MAX_TOKENS = 1_000_000_000_000
+"""A size of this many tokens or more is no size."""
+
 _MAX_PAGES = 50
-_ABSURD = 10**12
-"""No model takes so many tokens: a server that says so does not know."""
 
 
 class _Unwatched:
@@ -72,12 +74,12 @@ def _request(config: ProviderConfig, after: str | None) -> tuple[str, dict[str, 
         "Accept-Encoding": "identity",
     }
     if config.type == "anthropic":
-        base = config.base_url.rstrip("/").removesuffix("/v1")
-        url = f"{base}/v1/models?limit=1000"
+        page = f"limit=1000&after_id={quote(after, safe='')}" if after else "limit=1000"
+        url = messages_endpoint(config.base_url, "/v1/models", page)
         headers["anthropic-version"] = VERSION
         if key:
             headers["x-api-key"] = key
-        return url + (f"&after_id={quote(after, safe='')}" if after else ""), headers | dict(config.headers)
+        return url, headers | dict(config.headers)
     if key:
         name = config.profile.auth_header
         headers[name] = f"Bearer {key}" if name == "Authorization" else key
@@ -120,7 +122,7 @@ def _body(config: ProviderConfig, after: str | None) -> bytes:
                 raise _error(config, Failure("the list of models is too long", "MALFORMED_RESPONSE"))
         return b"".join(pieces)
     except NETWORK_ERRORS as error:
-        place = without_password(config.base_url) + transport.via
+        place = shown_address(config.base_url) + transport.via
         raise _error(config, network_failure(error, place, config.api_key)) from error
     finally:
         exchange.close()
@@ -176,8 +178,12 @@ def _capabilities(entry: dict[str, Any]) -> tuple[str, ...] | None:
     parameters = entry.get("supported_parameters")
     if not isinstance(modalities, list) and not isinstance(parameters, list):
         return None
-    words = (*(modalities or ()), *(parameters or ()))
+    words = (*_list(modalities), *_list(parameters))
     return tuple(word for word in ("tools", "reasoning", "image") if word in words)
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _price(pricing: dict[str, Any]) -> Price | None:
@@ -204,4 +210,4 @@ def _object(value: object) -> dict[str, Any]:
 
 
 def _first_count(*values: object) -> int | None:
-    return next((value for value in values if type(value) is int and 0 < value < _ABSURD), None)
+    return next((value for value in values if type(value) is int and 0 < value < MAX_TOKENS), None)

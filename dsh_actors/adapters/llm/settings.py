@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit, urlunsplit
 
 from dsh_actors.adapters.llm.images import ImageReader
+from dsh_actors.config.addresses import is_web_address
 from dsh_actors.config.profiles import PROFILES, Profile
 from dsh_actors.core.options import DEFAULT_CONCURRENCY
 from dsh_actors.core.retry import RetryPolicy
 from dsh_actors.errors import ConfigError
 
-__all__ = ["ModelFacts", "ProviderConfig", "endpoint"]
+__all__ = ["ModelFacts", "ProviderConfig", "endpoint", "messages_endpoint"]
 
 _TIMES = (
     "connect_timeout_s",
@@ -30,6 +31,13 @@ def endpoint(base_url: str, path: str, beta_path: str = "") -> str:
     if beta_path and not base.endswith(beta_path):
         base = base.removesuffix("/v1") + beta_path
     return urlunsplit(parts._replace(path=base + path))
+
+
+def messages_endpoint(base_url: str, path: str, query: str = "") -> str:
+    """``path`` below the base URL of a Messages server, with or without a final ``/v1`` of its own."""
+    parts = urlsplit(base_url)
+    joined = "&".join(filter(None, (parts.query, query)))
+    return urlunsplit(parts._replace(path=parts.path.rstrip("/").removesuffix("/v1") + path, query=joined))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +97,7 @@ class ProviderConfig:
     read_image: ImageReader | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        try:
-            parts = urlsplit(self.base_url)
-            good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:  # a port that is no number, a broken IPv6 address
-            good = False
-        if not good:
+        if not is_web_address(self.base_url):
             raise ConfigError(
                 f"provider {self.name}: base_url is not a web address",
                 hint="it should look like https://host/v1",

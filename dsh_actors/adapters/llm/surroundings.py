@@ -10,11 +10,9 @@ from urllib.parse import urlsplit
 from requests.utils import select_proxy
 
 from dsh_actors.adapters.llm.settings import ProviderConfig
-from dsh_actors.config.wire import without_password
+from dsh_actors.config.addresses import is_web_address, shown_address, with_scheme
 
 __all__ = ["UnusableCertificates", "UnusableProxy", "certificates", "proxies_for"]
-
-_PROXY_SCHEMES = ("http", "https")
 
 
 class UnusableCertificates(OSError):
@@ -53,13 +51,9 @@ def proxies_for(url: str, proxies: Mapping[str, str]) -> tuple[Mapping[str, str]
     # The library looks at ports of names only, not of addresses.
     if not proxy or f"{parts.hostname}:{port}" in excepted.replace(" ", "").split(","):
         return {}, ""
-    address = proxy if "://" in proxy else f"http://{proxy}"
-    try:
-        host, is_known = urlsplit(address).hostname, urlsplit(address).scheme in _PROXY_SCHEMES
-        good = bool(host) and is_known and urlsplit(address).port != 0
-    except ValueError:  # a port that is no number, a broken IPv6 address
-        good = False
-    shown = without_password(address) if good else "the one of the environment"
-    if not good:
-        raise UnusableProxy(f"the proxy cannot be used: {shown} does not look like http://host:port")
-    return proxies, f" by the proxy {shown}"
+    address = with_scheme(proxy)
+    if not is_web_address(address):
+        raise UnusableProxy(
+            "the proxy cannot be used: the one of the environment does not look like http://host:port"
+        )
+    return {parts.scheme: address}, f" by the proxy {shown_address(address)}"

@@ -11,7 +11,7 @@ import pytest
 
 from dsh_actors.adapters.llm.errors import fitting_output, should_retry
 from dsh_actors.adapters.llm.openai_compatible import OpenAiCompatibleProvider
-from dsh_actors.adapters.llm.settings import ModelFacts, endpoint
+from dsh_actors.adapters.llm.settings import ModelFacts, endpoint, messages_endpoint
 from dsh_actors.config.profiles import PROFILES, Profile, changed_profile
 from dsh_actors.core.chunks import CallConfig, Finish, TextDelta, Usage
 from dsh_actors.core.messages import Message, ModelSource, TextBlock, ToolCallBlock, user_message
@@ -302,6 +302,19 @@ def test_a_new_connection_that_is_closed_without_a_word_is_a_failure() -> None:
 )
 def test_a_path_goes_below_the_base_and_the_query_stays(base: str, beta: str, url: str) -> None:
     assert endpoint(base, "/x", beta) == url
+
+
+@pytest.mark.parametrize(
+    ("base", "query", "url"),
+    [
+        ("https://h", "", "https://h/v1/x"),
+        ("https://h/v1/", "", "https://h/v1/x"),
+        ("https://h/d?a=1", "", "https://h/d/v1/x?a=1"),
+        ("https://h/d/v1?a=1", "limit=2", "https://h/d/v1/x?a=1&limit=2"),
+    ],
+)
+def test_a_path_of_the_messages_wire_goes_below_the_base_too(base: str, query: str, url: str) -> None:
+    assert messages_endpoint(base, "/v1/x", query) == url
 
 
 # --- single wire cases ----------------------------------------------------------------------------

@@ -129,6 +129,23 @@ def test_a_proxy_opens_a_tunnel_to_secure_addresses_and_sees_no_secret(
         assert all(b"Proxy-" not in request for request in server.requests)
 
 
+def test_a_proxy_may_be_named_with_a_password_and_without_a_scheme(monkeypatch: pytest.MonkeyPatch) -> None:
+    with SecureServer(answer) as server, Proxy() as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", f"someone:{PASSWORD}@{proxy.address}")
+        assert works(ask(server.url, ca_file=AUTHORITY))
+        assert "Proxy-Authorization: Basic " in proxy.heads[0]
+
+
+@pytest.mark.parametrize("host", ["a..b", "a b", "x" * 64, " "])
+def test_a_proxy_whose_name_cannot_be_looked_up_is_refused_unseen(
+    host: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("http_proxy", f"http://someone:{PASSWORD}@{host}:9")
+    failure = failure_of(ask("http://model.invalid/v1"))
+    assert failure.code == "INVALID_REQUEST" and "does not look like http://host:port" in failure.message
+    assert PASSWORD not in failure.message and capfd.readouterr().err == ""
+
+
 def test_a_certificate_is_checked_behind_a_tunnel_too(monkeypatch: pytest.MonkeyPatch) -> None:
     with SecureServer(answer, "elsewhere") as server, Proxy() as proxy:
         monkeypatch.setenv("HTTPS_PROXY", f"http://{proxy.address}")

@@ -67,6 +67,20 @@ ROUTER = {
             [ModelSettings("ok\ufffd")],
         ),
         ({"data": [{"id": "o", "pricing": {"prompt": "nan", "completion": "x"}}]}, [ModelSettings("o")]),
+        (
+            {
+                "data": [
+                    {"id": "w", "pricing": {"prompt": 10**400, "completion": 1}, "context_length": 10**400},
+                    {"id": "x", "architecture": {"input_modalities": ["image"]}, "supported_parameters": 5},
+                    {"id": "y", "architecture": {"input_modalities": 5}, "supported_parameters": ["tools"]},
+                ]
+            },
+            [
+                ModelSettings("w"),
+                ModelSettings("x", capabilities=("image",)),
+                ModelSettings("y", capabilities=("tools",)),
+            ],
+        ),
         ({"data": []}, []),
         ({"object": "list", "data": None}, []),
         ({"data": None, "models": [{"id": "m"}]}, [ModelSettings("m")]),

@@ -17,7 +17,7 @@ from dsh_actors.core.codec import decode_line
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId
 from dsh_actors.core.salvage import Damage
-from dsh_actors.errors import EventRefused, SessionCorrupt, SessionUnsupported
+from dsh_actors.errors import EventRefused, SessionCorrupt
 
 __all__ = ["DamagedLog"]
 

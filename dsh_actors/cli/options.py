@@ -19,6 +19,7 @@ from dsh_actors.config.toml_file import read_toml
 from dsh_actors.core.ids import SessionId
 from dsh_actors.core.options import AgentOptions
 from dsh_actors.core.policy import POLICY_NAMES, ApprovalPolicy
+from dsh_actors.core.text import shorten
 from dsh_actors.errors import ConfigError, UsageError
 
 __all__ = [
@@ -282,8 +283,8 @@ def _policy(word: str) -> ApprovalPolicy:
     return ApprovalPolicy.from_toml(read_toml(path), path)
 
 
-def chosen_session_id(text: str) -> SessionId:
+def chosen_session_id(text: str, hint: str | None = None) -> SessionId:
     """An id that somebody gave. Raises `UsageError` for one that could not be said or stored."""
     if not (text.isprintable() and text.strip() and len(text) <= _MAX_ID_LENGTH):
-        raise UsageError(f"{text!r} cannot be the id of a session")
+        raise UsageError(f"{shorten(text, _MAX_ID_LENGTH)!r} cannot be the id of a session", hint=hint)
     return SessionId(text)

@@ -48,6 +48,8 @@ def import_(file: str, session_id: str | None, as_json: bool) -> int:
         header, left_out = source.header()
         if session_id is not None:
             header = replace(header, id=chosen_session_id(session_id))
+        else:
+            chosen_session_id(header.id, "choose another with --session-id")
         if exists(stored, header.id):
             hint = "choose another id with --session-id"
             raise SessionExists(f"session {header.id!r} exists already", hint=hint)

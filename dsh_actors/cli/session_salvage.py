@@ -46,7 +46,9 @@ def salvage(session: str, new_id: str | None, cwd: str | None, as_json: bool) ->
     header = log.header(working_directory(cwd) if cwd is not None else None)
     # Two passes: the header of the copy says how long its inherited part is.
     rehearsal = Salvager(header)
-    if not any(True for _ in _salvaged(log, rehearsal)):
+    for _event in _salvaged(log, rehearsal):
+        continue
+    if not rehearsal.has_kept:
         raise SessionCorrupt(f"no event of session {session!r} can be read", hint="put back a copy of it")
     copy_header = replace(header, id=target, seed_length=rehearsal.seed_length)
     salvager = Salvager(header)

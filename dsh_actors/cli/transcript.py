@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 
 from dsh_actors.core.events import Event, SessionHeader
@@ -25,7 +26,13 @@ def markdown(
     if header.cwd is not None:
         yield f"Directory: `{header.cwd}`\n\n"
     for event in events:
-        yield from _piece(event)
+        try:
+            pieces = list(_piece(event))
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError):
+            # The log may be of other hands: what has an unexpected shape is shown as it is.
+            text = json.dumps(event.data, ensure_ascii=False)
+            pieces = [f"**Unreadable {event.type}:**\n\n{_fenced(shorten(text, _RESULT_LIMIT), 'json')}\n\n"]
+        yield from pieces
         if image_path is not None and event.type in _WITH_IMAGES:
             yield from (f"![{_alt(ref)}](<{image_path(ref)}>)\n\n" for ref in images_of(event))
 

@@ -77,6 +77,10 @@ class _Numbering:
         self._starts.append(old)
         self._runs.append((old, 1, new))
 
+    @property
+    def has_any(self) -> bool:
+        return bool(self._runs)
+
     def new(self, old: int) -> int | None:
         position = bisect_right(self._starts, old) - 1
         if position < 0:
@@ -103,6 +107,11 @@ class Salvager:
         self._lost: tuple[int, int, str] | None = None  # looking for a place to go on
         self.losses: list[Loss] = []
         self.seed_length: int | None = None
+
+    @property
+    def has_kept(self) -> bool:
+        """Whether any event of the source is in the copy."""
+        return self._numbering.has_any
 
     def damage(self, damage: Damage) -> None:
         """Some bytes before the next event are of no use."""

@@ -77,6 +77,8 @@ def test_sessions_in_a_read_only_home_are_read_and_forked_without_being_kept(dsh
         for arguments in (("ls",), ("show", "pears"), ("verify", "pears"), ("stats",), ("export", "pears")):
             result = as_user(dsh, "session", *arguments)
             assert (result.code, result.err) == (0, "") and "pears" in result.out + "pears", arguments
+        found = as_user(dsh, "session", "search", "first")
+        assert (found.code, found.err) == (0, "") and found.out.startswith("pears@")
         forked = as_user(dsh, "run", "-m", dsh.model, "--ephemeral", "--fork", "pears", "two")
         assert (forked.code, forked.out, forked.err) == (0, "second\n", "")
         refused = as_user(dsh, "run", "-m", dsh.model, "--fork", "pears", "three")

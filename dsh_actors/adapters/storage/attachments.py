@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 
 from dsh_actors.adapters.storage.files import DRAFT_PREFIX, write_atomically
-from dsh_actors.adapters.storage.layout import make_private_directories, storage_error
+from dsh_actors.adapters.storage.layout import make_private_directories, open_to_read, storage_error
 from dsh_actors.core.images import inspect_image
 from dsh_actors.core.messages import ImageRef
 from dsh_actors.errors import AttachmentError
@@ -68,7 +68,7 @@ class AttachmentStore:
         """The bytes, which are what the reference says. Raises `AttachmentError`."""
         path = self.path(ref)
         try:
-            with open(path, "rb") as file:
+            with os.fdopen(open_to_read(path, follow=True), "rb") as file:
                 data = file.read(ref.size + 1)
         except FileNotFoundError as error:
             raise _missing(ref) from error

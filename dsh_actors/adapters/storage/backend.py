@@ -48,8 +48,9 @@ def open_disk_storage(
     )
 
 
-def open_index(home: str, storage: SessionStorage) -> SessionIndex:
-    """The index of the sessions that `open_disk_storage` gave. Creates nothing.
+def open_index(home: str, storage: SessionStorage, place: str | None = None) -> SessionIndex:
+    """The index of the sessions that `open_disk_storage` gave, kept in ``place`` instead of ``home`` if that
+    is given. Creates nothing.
 
     Raises TypeError for another storage.
     """
@@ -65,7 +66,7 @@ def open_index(home: str, storage: SessionStorage) -> SessionIndex:
         if not isinstance(storage, SqliteStorage):
             raise TypeError(f"{type(storage).__name__} has no index")
         source = SqliteSource(storage)
-    return SessionIndex(os.path.join(home, "index.sqlite3"), source)
+    return SessionIndex(os.path.join(place or home, "index.sqlite3"), source)
 
 
 def _root(home: str) -> str:

@@ -13,7 +13,7 @@ from typing import IO, cast
 
 import zstandard
 
-from dsh_actors.adapters.storage.layout import close_descriptor, storage_error
+from dsh_actors.adapters.storage.layout import close_descriptor, open_to_read, storage_error
 from dsh_actors.errors import SessionNotFound
 
 __all__ = ["MAGIC", "FrameDamage", "FrameFile", "compress_frame", "opened"]
@@ -88,7 +88,7 @@ class FrameFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        self._descriptor = open_to_read(path)
         status = os.fstat(self._descriptor)
         self.size = status.st_size
         self.inode = status.st_ino

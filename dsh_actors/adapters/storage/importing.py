@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import BinaryIO
@@ -39,7 +40,10 @@ __all__ = ["ImportFile", "store_session"]
 MAX_LINE = 256 * 1024 * 1024
 """Bytes of a line. Memory is bounded by this and by what the model sees of the session."""
 
-_IMAGE_LINE = b'{"type":"attachment",'
+# Events have no member of this name, so the order of members and the space between them do not matter.
+_IMAGE_LINE = re.compile(
+    rb'\s*\{\s*"(?:type"\s*:\s*"attachment"|data"\s*:\s*"|attachment"\s*:\s*\{)', re.ASCII
+)
 _PIECE = 256 * 1024
 # A few bytes of a frame may stand for 128 KiB each: small pieces keep what one of them becomes bounded.
 _COMPRESSED_PIECE = 2048
@@ -136,7 +140,7 @@ class ImportFile:
         for number, line in enumerate(self._lines(), 1):
             if number == 1 or not line.strip():
                 continue
-            if line.startswith(_IMAGE_LINE):
+            if _IMAGE_LINE.match(line):
                 if line.endswith(b"\n"):
                     keep_image(*self._image(line, number))
                 continue

@@ -165,7 +165,7 @@ class SessionIndex:
                     yield self._as_of_now(place, row[1])
                     continue
                 listing = self._source.listing(place)
-                if revision is not None and listing.status in _KEPT:
+                if revision is not None and listing.status in _KEPT and _fits(listing):
                     fresh.append((place.key, revision, listing))
                 yield listing
         finally:
@@ -187,6 +187,11 @@ def _known(index: OpenIndex, places: Sequence[Place]) -> dict[str, tuple[str, Se
         index.is_damaged = True  # SQLite does not notice a flipped bit
         return {}
     return {key: (revision, SessionListing(*listing)) for key, revision, *listing, _crc in rows}
+
+
+def _fits(listing: SessionListing) -> bool:
+    """Whether a column holds its numbers. One that none holds must not keep the others' lines out."""
+    return max(abs(number) for number in (listing.created, listing.updated, listing.turns)) < 1 << 63
 
 
 def _crc(values: Sequence[object]) -> int:

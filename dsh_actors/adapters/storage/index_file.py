@@ -165,8 +165,8 @@ class OpenIndex:
         except (sqlite3.Error, UnicodeDecodeError) as error:
             self._note(error)
             return False
-        except UnicodeEncodeError:
-            return False  # a name that is no text
+        except (UnicodeEncodeError, OverflowError):
+            return False  # a name that is no text, a number that no column holds
         return True
 
     def _note(self, error: Exception) -> None:

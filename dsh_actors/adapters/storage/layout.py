@@ -6,10 +6,12 @@ directory; the escaped id decides, so a lookup checks one path a project and lis
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import posix
 import re
+import stat
 
 from dsh_actors.errors import (
     SessionCorrupt,
@@ -33,6 +35,7 @@ __all__ = [
     "id_of_name",
     "make_private_directories",
     "name_of_id",
+    "open_to_read",
     "project_name",
     "storage_error",
 ]
@@ -163,6 +166,22 @@ def fsync_directory(path: str) -> None:
         os.fsync(descriptor)
     finally:
         close_descriptor(descriptor)
+
+
+def open_to_read(path: str, *, follow: bool = False) -> int:
+    """A descriptor of a regular file. Raises OSError for anything else: a pipe would be waited for.
+
+    ``follow``: through a symbolic link too.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    descriptor = os.open(path, flags)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    close_descriptor(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise OSError(errno.EINVAL, "it is no regular file", path)
 
 
 def storage_error(error: OSError, action: str, path: str) -> StorageError:

@@ -76,4 +76,5 @@ def _has_no_bytes(directory: str) -> bool:
     log = os.path.join(directory, LOG_NAME)
     if not os.path.isdir(log):
         return True
-    return all(os.path.getsize(os.path.join(log, name)) == 0 for name in segment_names(log))
+    paths = [os.path.join(log, name) for name in segment_names(log)]
+    return all(os.path.isfile(path) and os.path.getsize(path) == 0 for path in paths)

@@ -9,7 +9,7 @@ import errno
 import fcntl
 import os
 
-from dsh_actors.adapters.storage.layout import close_descriptor, storage_error
+from dsh_actors.adapters.storage.layout import close_descriptor, open_to_read, storage_error
 from dsh_actors.errors import SessionBusy, SessionNotFound, StorageError
 
 __all__ = ["SessionLock", "is_held", "this_process"]
@@ -19,6 +19,8 @@ _NO_LOCKS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVA
 _MAX_TEXT = 4096
 # A look at a lock (`is_held`) holds it shared for microseconds; so many of them in a row is somebody else.
 _ATTEMPTS = 10_000
+# A pipe in the place of the file is never waited for.
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class SessionLock:
@@ -37,7 +39,7 @@ class SessionLock:
         away meanwhile, `StorageError` where locks do not work.
         """
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(path, _FLAGS, 0o600)
             try:
                 _hold(descriptor, path, owner, what)
             except BaseException:
@@ -62,7 +64,7 @@ class SessionLock:
 def is_held(path: str) -> bool:
     """Whether a live writer holds the lock at ``path``. Neither waits nor makes a writer fail."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = open_to_read(path)
     except OSError:
         return False  # no lock file, or not ours to read: then no writer of ours is known to hold it
     try:

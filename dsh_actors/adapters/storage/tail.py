@@ -7,7 +7,7 @@ from itertools import chain, count
 
 from dsh_actors.adapters.storage.files import truncate, write_atomically
 from dsh_actors.adapters.storage.frames import compress_frame, opened
-from dsh_actors.adapters.storage.layout import storage_error
+from dsh_actors.adapters.storage.layout import open_to_read, storage_error
 from dsh_actors.adapters.storage.recovery import LogEnd
 from dsh_actors.adapters.storage.segments import SegmentTail
 from dsh_actors.errors import SessionBusy
@@ -44,6 +44,6 @@ def _keep_beside(path: str, torn: bytes) -> None:
         if not os.path.exists(kept):
             write_atomically(kept, (torn,))
             return
-        with open(kept, "rb") as file:
+        with os.fdopen(open_to_read(kept, follow=True), "rb") as file:
             if file.read() == torn:
                 return  # an earlier repair of the same tail came so far

@@ -105,10 +105,9 @@ def _body(config: ProviderConfig, after: str | None) -> bytes:
     from dsh_actors.adapters.llm.transport import NETWORK_ERRORS, Transport, network_failure
 
     url, wanted = _request(config, after)
-    exchange = Transport(
-        config, url, wanted, "GET", min(LIST_TIMEOUT_S, config.first_event_timeout_s)
-    ).exchange(_Unwatched())
+    patience, exchange = min(LIST_TIMEOUT_S, config.first_event_timeout_s), None
     try:
+        exchange = Transport(config, url, wanted, "GET", patience).exchange(_Unwatched())
         response = exchange.send(b"")
         status, headers = response.status, response.headers
         if status != 200:
@@ -126,7 +125,8 @@ def _body(config: ProviderConfig, after: str | None) -> bytes:
         place = shown_address(config.base_url)
         raise _error(config, network_failure(error, place, config.api_key)) from error
     finally:
-        exchange.close()
+        if exchange is not None:
+            exchange.close()
 
 
 def _error(config: ProviderConfig, failure: Failure) -> ProviderError:

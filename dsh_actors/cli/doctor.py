@@ -103,13 +103,34 @@ def _model(config: Config) -> Iterator[Finding]:
         return
     yield Finding("ok", f"model {config.agent.model} ({config.origins['agent.model']})")
     yield from _profile(provider)
-    if provider.api_key_env is None:
-        return
     place = config.key_origin(name)
-    if place is None:
+    if place is None and provider.api_key_env is not None:
         yield Finding("bad", f"no key for {name}; set {provider.api_key_env} or try --model scripted/demo")
-    else:
+        return
+    if place is not None:
         yield Finding("ok", f"key for {name} from {place}")
+    if provider.type != "scripted":
+        yield from _route(config, provider)
+
+
+def _route(config: Config, provider: ProviderSettings) -> Iterator[Finding]:
+    """What a run would be refused for before its first request."""
+    from dsh_actors.adapters.llm.registry import build_provider
+    from dsh_actors.adapters.llm.transport import NETWORK_ERRORS, Transport, network_failure
+    from dsh_actors.config.addresses import shown_address
+    from dsh_actors.core.chunks import CallConfig
+    from dsh_actors.providers import provider_config
+
+    model = config.agent.model.partition("/")[2]
+    try:
+        settings = provider_config(config, provider)
+        build_provider(settings).prepare(CallConfig(provider.name, model))
+        Transport(settings, settings.base_url, {})  # reads certificates and proxies, connects to nothing
+    except HarnessError as error:
+        yield Finding("bad", f"model {config.agent.model}: {describe_error(error)}")
+    except NETWORK_ERRORS as error:
+        failure = network_failure(error, shown_address(provider.base_url or ""))
+        yield Finding("bad", f"model {config.agent.model}: {failure.message}")
 
 
 def _profile(provider: ProviderSettings) -> Iterator[Finding]:

@@ -187,6 +187,46 @@ def test_the_doctor_names_what_is_missing_and_what_is_mistyped(
     assert "canary" not in capfd.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ('type = "nope"', "there is no type 'nope'"),
+        ('ca_file = "/none/ca.pem"', "there is no ca_file /none/ca.pem"),
+        (f'ca_file = "{__file__}"', f"cannot read the certificates in {__file__}"),
+        ('api_key_env = "LAB_KEY"', "the API key holds a blank"),
+    ],
+)
+def test_the_doctor_finds_what_a_run_would_be_refused_for(
+    table: str, words: str, home: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAB_KEY", "canary 1")
+    home.mkdir(exist_ok=True)
+    text = f'[agent]\nmodel = "lab/m"\n[providers.lab]\nbase_url = "https://me:canary@h/v1"\n{table}\n'
+    (home / "config.toml").write_text(text, "utf-8")
+    assert main(["doctor"]) == 2
+    out = capfd.readouterr().out
+    (line,) = [line for line in out.splitlines() if line.startswith("bad")]
+    assert line.startswith("bad   model lab/m: ") and words in line
+    assert "canary" not in out and "internal error" not in out
+
+
+def test_a_list_of_models_says_which_certificates_or_proxy_it_cannot_use(
+    home: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.mkdir(exist_ok=True)
+    text = f'[providers.lab]\nbase_url = "https://h.invalid/v1"\nca_file = "{__file__}"\n'
+    (home / "config.toml").write_text(text, "utf-8")
+    assert main(["models", "lab", "--remote"]) == 1
+    assert f"lab: GET /models: ca_file of lab: cannot read the certificates in {__file__}" in (
+        capfd.readouterr().err
+    )
+    (home / "config.toml").write_text('[providers.lab]\nbase_url = "http://h.invalid/v1"\n', "utf-8")
+    monkeypatch.setenv("http_proxy", "http://a..b:9")
+    assert main(["models", "lab", "--remote"]) == 1
+    err = capfd.readouterr().err
+    assert err.startswith("dsh: failed: lab: GET /models: the proxy cannot be used") and err.count("\n") == 1
+
+
 def test_the_help_of_a_subcommand_is_found_by_all_its_words(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["help", "session", "ls"]) == 0
     text = capfd.readouterr().out

@@ -105,9 +105,10 @@ def _body(config: ProviderConfig, after: str | None) -> bytes:
     from dsh_actors.adapters.llm.transport import NETWORK_ERRORS, Transport, network_failure
 
     url, wanted = _request(config, after)
-    transport = Transport(config, url, wanted, "GET", min(LIST_TIMEOUT_S, config.first_event_timeout_s))
-    exchange = transport.exchange(_Unwatched())
+    patience, exchange, via = min(LIST_TIMEOUT_S, config.first_event_timeout_s), None, ""
     try:
+        transport = Transport(config, url, wanted, "GET", patience)
+        via, exchange = transport.via, transport.exchange(_Unwatched())
         response = exchange.send(b"")
         status, headers = response.status, response.headers
         if status != 200:
@@ -122,10 +123,11 @@ def _body(config: ProviderConfig, after: str | None) -> bytes:
                 raise _error(config, Failure("the list of models is too long", "MALFORMED_RESPONSE"))
         return b"".join(pieces)
     except NETWORK_ERRORS as error:
-        place = shown_address(config.base_url) + transport.via
+        place = shown_address(config.base_url) + via
         raise _error(config, network_failure(error, place, config.api_key)) from error
     finally:
-        exchange.close()
+        if exchange is not None:
+            exchange.close()
 
 
 def _error(config: ProviderConfig, failure: Failure) -> ProviderError:

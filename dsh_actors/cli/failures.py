@@ -15,7 +15,8 @@ from dsh_actors.errors import HarnessError, StorageFull, UsageError, is_disk_ful
 
 __all__ = ["as_known", "describe_error", "display", "one_line", "report", "show_traceback"]
 
-_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+# Line breaks of any kind, what a terminal obeys, and what turns the order of the characters around it.
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 def report(error: BaseException) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dsh_actors.adapters.storage.storage import SegmentStorage
+from dsh_actors.cli.failures import one_line
 from dsh_actors.cli.main import main
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.exit_codes import EXIT_TABLE
@@ -241,3 +242,7 @@ def test_the_help_of_a_subcommand_is_found_by_all_its_words(capfd: pytest.Captur
     ):
         assert main(["help", *words]) == 2
         assert hint in capfd.readouterr().err
+
+
+def test_one_line_shows_what_would_turn_the_rest_of_it_around() -> None:
+    assert one_line("a\u202eb\u2066c\nd") == "a\\u202eb\\u2066c\\nd"

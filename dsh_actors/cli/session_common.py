@@ -6,11 +6,10 @@ import os
 import sys
 import time
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from dsh_actors.adapters.storage.attachments import AttachmentStore, open_attachments
 from dsh_actors.adapters.storage.backend import DiskStorage
 from dsh_actors.cli.failures import describe_error, one_line
 from dsh_actors.cli.options import working_directory
@@ -20,6 +19,9 @@ from dsh_actors.cli.streams import STREAMS
 from dsh_actors.config import Config, find_home, load_config
 from dsh_actors.config.toml_file import read_toml
 from dsh_actors.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dsh_actors.adapters.storage.attachments import AttachmentStore
 
 __all__ = [
     "as_json_option",
@@ -76,6 +78,8 @@ def storage(config: Config | None = None, *, reading: bool = True) -> DiskStorag
 
 def images(config: Config | None = None) -> AttachmentStore:
     """The stored images. Raises `ConfigError` where there is no home."""
+    from dsh_actors.adapters.storage.attachments import open_attachments  # most subcommands need none
+
     return open_attachments((config or configuration()).require_home())
 
 

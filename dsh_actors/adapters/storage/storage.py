@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import os
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from dsh_actors.adapters.storage.checkpoints import newest_checkpoint
 from dsh_actors.adapters.storage.layout import (
@@ -29,13 +30,15 @@ from dsh_actors.adapters.storage.removal import (
     require_removable,
     tree_size,
 )
-from dsh_actors.adapters.storage.salvage import DamagedLog
 from dsh_actors.adapters.storage.segments import SegmentTail, publish_session, segment_names
 from dsh_actors.adapters.storage.writer import DEFAULT_SIZES, SegmentSizes, SegmentWriter
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId
 from dsh_actors.errors import SessionBusy, SessionCorrupt, SessionError, SessionExists, SessionNotFound
 from dsh_actors.ports import Checkpoint, SessionListing
+
+if TYPE_CHECKING:
+    from dsh_actors.adapters.storage.salvage import DamagedLog
 
 __all__ = ["SegmentStorage", "SegmentWriter"]
 
@@ -199,6 +202,8 @@ class SegmentStorage:
 
     def damaged(self, session_id: SessionId) -> DamagedLog:
         """What is left of a session that may be damaged. Raises `SessionNotFound` or `StorageError`."""
+        from dsh_actors.adapters.storage.salvage import DamagedLog  # for few: it costs every start otherwise
+
         return DamagedLog(find_session(self._root, session_id))
 
     def newest_directories(

@@ -22,8 +22,10 @@ from dsh_actors.errors import SessionNotFound, StorageError
 __all__ = [
     "GONE_PREFIX",
     "NEW_PREFIX",
+    "OLD_S",
     "remove_leftovers",
     "remove_session",
+    "remove_tree",
     "require_removable",
     "tree_size",
 ]
@@ -31,7 +33,8 @@ __all__ = [
 NEW_PREFIX = ".new-"
 GONE_PREFIX = ".gone-"
 
-_OLD_S = 3600
+OLD_S = 3600
+"""What is younger may be somebody's who has not come as far as to hold its lock."""
 
 
 def remove_session(directory: str, owner: str, what: str) -> int:
@@ -48,7 +51,7 @@ def remove_session(directory: str, owner: str, what: str) -> int:
         require_removable(directory, what)
         os.rename(directory, place)
         fsync_directory(project)
-        freed = _remove_tree(place)
+        freed = remove_tree(place)
         if not os.listdir(project):
             _remove_empty(project)
     except OSError as error:
@@ -92,14 +95,15 @@ def remove_leftovers(project: str) -> None:
             hidden = [e for e in entries if e.name.startswith((NEW_PREFIX, GONE_PREFIX))]
         for entry in hidden:
             age_s = time.time() - entry.stat(follow_symlinks=False).st_mtime
-            is_left = entry.is_dir(follow_symlinks=False) and age_s > _OLD_S
+            is_left = entry.is_dir(follow_symlinks=False) and age_s > OLD_S
             if is_left and not is_held(os.path.join(entry.path, LOCK_NAME)):
-                _remove_tree(entry.path)
+                remove_tree(entry.path)
     except OSError:
         return  # read-only, or another process is as tidy; they harm nobody
 
 
-def _remove_tree(place: str) -> int:
+def remove_tree(place: str) -> int:
+    """Remove a directory; the bytes that its files had. Raises OSError."""
     parent = os.open(os.path.dirname(place), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         return _remove_entry(parent, os.path.basename(place), is_directory=True)

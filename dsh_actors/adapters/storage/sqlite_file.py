@@ -106,6 +106,12 @@ class SqliteFile:
                 raise
             self._give_back(database)
 
+    def give_back_room(self) -> None:
+        """Let the file system have the pages of what was removed."""
+        with self.reading() as database:
+            if database is not None:
+                database.execute("PRAGMA incremental_vacuum").fetchall()
+
     @contextmanager
     def _translated(self, action: str) -> Iterator[None]:
         try:

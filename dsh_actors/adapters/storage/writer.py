@@ -178,6 +178,12 @@ class SegmentWriter:
                 raise
             self._unpacked.remove(name)
 
+    def move(self, directory: str) -> None:
+        """The session's directory has another name now."""
+        self._directory = directory
+        if self._tail is not None:
+            self._tail.move(os.path.join(directory, LOG_NAME))
+
     def close(self) -> None:
         """Give the lock back. May be called again."""
         if self._is_closed:

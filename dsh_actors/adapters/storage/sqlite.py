@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from dsh_actors.adapters.storage import sqlite_rows as rows
 from dsh_actors.adapters.storage.layout import id_of_name, make_private_directories, name_of_id, storage_error
@@ -60,7 +61,8 @@ class SqliteStorage:
     def draft(self, header: SessionHeader) -> SqliteDraft:
         """Reserve an id for a copy, which appears when it is published. Raises as `create` does."""
         self._reserve(header)
-        return SqliteDraft(self, self._hidden, header)
+        publish, give_up = partial(self._publish_draft, header), partial(self.give_up, header.id)
+        return SqliteDraft(header, self._hidden, publish, give_up)
 
     def _reserve(self, header: SessionHeader) -> None:
         header.require_valid()
@@ -254,7 +256,7 @@ class SqliteStorage:
         """Store a new session with its first batches; its key and lock. Raises `SessionExists`."""
         return self._publish(header, batches[-1].next_seq, None, batches)
 
-    def publish_draft(self, header: SessionHeader, key: int | None, next_seq: int) -> SqliteWriter:
+    def _publish_draft(self, header: SessionHeader, key: int | None, next_seq: int) -> SqliteWriter:
         """Make a session of the batches that are stored for ``key``, None if there are none; its writer."""
         if key is None:
             return SqliteWriter(self, header)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from dsh_actors.adapters.storage import sqlite_rows as rows
 from dsh_actors.adapters.storage.layout import fsync_directory, make_private_directories, storage_error
@@ -19,9 +18,7 @@ from dsh_actors.adapters.storage.sequence import require_next
 from dsh_actors.adapters.storage.sqlite_file import SqliteFile
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.errors import SessionError, StorageError
-
-if TYPE_CHECKING:
-    from dsh_actors.adapters.storage.sqlite import SqliteStorage, SqliteWriter
+from dsh_actors.ports import SessionWriter
 
 __all__ = ["HiddenBatches", "SqliteDraft", "remove_file"]
 
@@ -33,6 +30,13 @@ class HiddenBatches:
         self._file = file
         self._locks = locks
         self._owner = owner
+
+    def hold(self) -> None:
+        """A copy is being made; `let_go` when it is over."""
+        self._file.hold()
+
+    def let_go(self) -> None:
+        self._file.let_go()
 
     def begin(self, batches: Sequence[rows.PackedBatch]) -> tuple[int, SessionLock]:
         """Store the first batches of a copy; its key and lock."""
@@ -110,16 +114,27 @@ class HiddenBatches:
 
 
 class SqliteDraft:
-    """A session that is being copied: nobody sees it before it is published. Used by one thread at a time."""
+    """A session that is being copied: nobody sees it before it is published. Used by one thread at a time.
 
-    def __init__(self, storage: SqliteStorage, hidden: HiddenBatches, header: SessionHeader) -> None:
-        self._storage = storage
-        self._hidden = hidden
+    ``publish`` makes a session of the batches with a key (None without any) that end at a number;
+    ``give_up`` is called instead when the id is free again.
+    """
+
+    def __init__(
+        self,
+        header: SessionHeader,
+        hidden: HiddenBatches,
+        publish: Callable[[int | None, int], SessionWriter],
+        give_up: Callable[[], None],
+    ) -> None:
         self._header = header
+        self._hidden = hidden
+        self._publish = publish
+        self._give_up = give_up
         self._begun: tuple[int, SessionLock] | None = None
         self._next_seq = 0
         self._is_over = False
-        storage.hold()
+        hidden.hold()
 
     @property
     def next_seq(self) -> int:
@@ -138,7 +153,7 @@ class SqliteDraft:
             self._hidden.extend(self._begun[0], batches)
         self._next_seq += len(events)
 
-    def publish(self) -> SqliteWriter:
+    def publish(self) -> SessionWriter:
         """Let the session appear, with all that was appended; its writer. A draft without events waits for
         the first of them.
 
@@ -146,7 +161,7 @@ class SqliteDraft:
         """
         self._require_open()
         try:
-            writer = self._storage.publish_draft(self._header, self._begun and self._begun[0], self._next_seq)
+            writer = self._publish(self._begun and self._begun[0], self._next_seq)
         except BaseException:
             self.discard()
             raise
@@ -157,7 +172,7 @@ class SqliteDraft:
         """Leave nothing of a draft that was not published. May be called again. Raises nothing."""
         if not self._is_over:
             self._close()
-            self._storage.give_up(self._header.id)
+            self._give_up()
 
     def _close(self) -> None:
         self._is_over = True
@@ -167,7 +182,7 @@ class SqliteDraft:
         except SessionError:
             pass  # whatever is left is hidden, and removed with other leftovers
         finally:
-            self._storage.let_go()
+            self._hidden.let_go()
 
     def _require_open(self) -> None:
         if self._is_over:

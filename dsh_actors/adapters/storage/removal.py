@@ -6,6 +6,7 @@ Nothing is removed through a symbolic link.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 
@@ -32,6 +33,8 @@ __all__ = [
 
 NEW_PREFIX = ".new-"
 GONE_PREFIX = ".gone-"
+
+_ALL = os.R_OK | os.W_OK | os.X_OK
 
 OLD_S = 3600
 """What is younger may be somebody's who has not come as far as to hold its lock."""
@@ -62,7 +65,9 @@ def remove_session(directory: str, owner: str, what: str) -> int:
 
 
 def require_removable(directory: str, what: str) -> None:
-    """Raises `StorageError` where the directory is a link, or something of somebody else stands in it."""
+    """Raises `StorageError` where the directory is a link, something of somebody else stands in it, or this
+    user may not remove all of it.
+    """
     if os.path.islink(directory):
         raise StorageError(f"{directory} is a link", hint="remove the link yourself")
     try:
@@ -74,6 +79,21 @@ def require_removable(directory: str, what: str) -> None:
     if foreign:
         path = os.path.join(directory, foreign[0])
         raise StorageError(f"{path} is no part of {what}", hint="move it away first")
+    _require_access(os.path.dirname(directory), os.W_OK | os.X_OK)
+    _require_access(directory, _ALL)
+    lock = os.path.join(directory, LOCK_NAME)
+    if os.path.lexists(lock):
+        _require_access(lock, os.R_OK | os.W_OK)
+    for folder, inside, _files in os.walk(directory):
+        for path in (os.path.join(folder, name) for name in inside):
+            if not os.path.islink(path):
+                _require_access(path, _ALL)
+
+
+def _require_access(path: str, mode: int) -> None:
+    if os.path.lexists(path) and not os.access(path, mode, effective_ids=True):
+        code = errno.EROFS if os.statvfs(path).f_flag & os.ST_RDONLY else errno.EACCES
+        raise storage_error(OSError(code, os.strerror(code)), "remove", path)
 
 
 def tree_size(directory: str) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from dsh_actors.adapters.storage import sqlite_rows as rows
 from dsh_actors.adapters.storage.layout import fsync_directory, make_private_directories, storage_error
-from dsh_actors.adapters.storage.lock import SessionLock
+from dsh_actors.adapters.storage.lock import SessionLock, is_held
 from dsh_actors.adapters.storage.removal import NEW_PREFIX, OLD_S
 from dsh_actors.adapters.storage.sequence import require_next
 from dsh_actors.adapters.storage.sqlite_file import SqliteFile
@@ -91,7 +91,7 @@ class HiddenBatches:
             return  # read-only, in use, or another process is as tidy; they harm nobody
 
     def _sweep(self, name: str, path: str) -> None:
-        if not os.path.isfile(path):
+        if not os.path.isfile(path) or is_held(path):
             return
         lock = SessionLock.acquire(path, self._owner, "what was left of a session")
         key = name.removeprefix(NEW_PREFIX)

@@ -110,7 +110,8 @@ class SqliteFile:
         """Let the file system have the pages of what was removed."""
         with self.reading() as database:
             if database is not None:
-                database.execute("PRAGMA incremental_vacuum").fetchall()
+                # A row without columns a page: only a script goes on to the last of them.
+                database.executescript("PRAGMA incremental_vacuum")
 
     @contextmanager
     def _translated(self, action: str) -> Iterator[None]:

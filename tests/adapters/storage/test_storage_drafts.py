@@ -151,11 +151,12 @@ def test_what_a_killed_copy_left_is_removed_when_it_is_old(
         draft.append(notes(12, 12))
 
     on_disk().create(header("other")).append(turn(0))
-    abandon(begin)
+    for _ in range(4):
+        abandon(begin)
     live = on_disk().draft(header("live"))
     live.append(notes(0, 12))
     storage = on_disk()
-    assert len(hidden(tmp_path)) == 2
+    assert len(hidden(tmp_path)) == 5
     for place in hidden(tmp_path):
         os.utime(place, LONG_AGO)
     assert [listing.id for listing in storage.list()] == ["other"]
@@ -164,6 +165,23 @@ def test_what_a_killed_copy_left_is_removed_when_it_is_old(
         assert rows(tmp_path, "batches") == 2
     live.publish().close()
     assert len(list(storage.list())) == 2
+
+
+def test_the_room_of_a_removed_copy_goes_back_to_the_file_system(tmp_path: Path) -> None:
+    storage, place = sqlite(tmp_path), tmp_path / "sessions.sqlite3"
+    storage.create(header("other")).append(turn(0))
+    for remove in ("delete", "discard"):
+        draft = storage.draft(header())
+        for number in range(4):
+            draft.append(notes(number * 5, 5, os.urandom(30_000).hex()))
+        if remove == "delete":
+            draft.publish().close()
+            storage.delete(S1)
+        else:
+            draft.discard()
+        database = sqlite3.connect(place)
+        assert database.execute("PRAGMA freelist_count").fetchone() == (0,), remove
+        database.close()
 
 
 def test_lock_files_without_a_session_are_removed_when_they_are_old(tmp_path: Path) -> None:

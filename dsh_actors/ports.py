@@ -244,6 +244,27 @@ class SessionWriter(Protocol):
     def close(self) -> None: ...
 
 
+class SessionDraft(Protocol):
+    """*Native.* A session that is being copied: nobody sees any of it before it is published, or at all if
+    its process ends before.
+    """
+
+    @property
+    def next_seq(self) -> int: ...
+
+    def append(self, events: Sequence[Event]) -> None:
+        """Raises as `SessionWriter.append` does."""
+
+    def publish(self) -> SessionWriter:
+        """Let the session appear, whole, and go on with it. Called once.
+
+        Raises `SessionExists`, `StorageFull` or `StorageError`; nothing is left of it then.
+        """
+
+    def discard(self) -> None:
+        """Leave nothing of a draft that was not published. May be called again."""
+
+
 @dataclass(frozen=True, slots=True)
 class SessionListing:
     """``status``: ok, live, interrupted, corrupt, unsupported, empty. Times are ms since the epoch."""
@@ -262,6 +283,9 @@ class SessionStorage(Protocol):
 
     def create(self, header: SessionHeader) -> SessionWriter:
         """Reserve an id; nothing is on disk before the first append. Raises `SessionExists`."""
+
+    def draft(self, header: SessionHeader) -> SessionDraft:
+        """Reserve an id for a copy. Raises `SessionExists`."""
 
     def open(self, session_id: SessionId) -> SessionWriter:
         """Raises `SessionNotFound`, `SessionBusy` with the holder, `SessionCorrupt`, `SessionUnsupported`."""

@@ -198,7 +198,7 @@ class Source:
 def copy_session(
     source: Source, storage: SessionStorage, ask: p.ForkSession
 ) -> tuple[SessionWriter, p.Opened]:
-    """Write a fork's seed, a bounded batch at a time; on failure nothing of it stays.
+    """Write a fork's seed, a bounded batch at a time; it appears whole, or not at all.
 
     Raises `SessionExists` (first of all), `SessionNotFound`, and what `find_seed` raises.
     """
@@ -207,23 +207,20 @@ def copy_session(
     seed = find_seed(parent.id, source.read(), ask.at_seq)
     header = child_header(parent, seed, ask.child_id, ask.now_ms)
     header = replace(header, agent_preset=ask.preset or header.agent_preset)
-    writer = storage.create(header)
+    draft = storage.draft(header)
     try:
         state = SessionState(header)
         for batch in _batches(seed_events(seed, source.read(), ask.now_ms)):
             for event in batch:
                 event.require_known()
                 state.apply(event)
-            writer.append(batch)
+            draft.append(batch)
+        return draft.publish(), p.Opened(header, state)
     except BaseException as error:
-        started = writer.next_seq > 0
-        writer.close()
-        if started:
-            storage.delete(ask.child_id)
+        draft.discard()
         if isinstance(error, EventRefused):
             raise SessionCorrupt(f"session {parent.id} is damaged: {error.message}") from error
         raise
-    return writer, p.Opened(header, state)
 
 
 def _batches(events: Iterator[Event]) -> Iterator[list[Event]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -173,6 +174,8 @@ def settle(
     recorded = storage.header(session).cwd or config.cwd
     if arguments.cwd is not None and config.cwd != recorded:
         raise UsageError(f"session {session} works in {recorded}, not in {config.cwd}")
+    if not os.path.isdir(recorded):
+        raise UsageError(f"session {session} works in {recorded}, which is not a directory here")
     config = load_config(cwd=working_directory(recorded), options=overrides)
     if config.origins["agent.model"] == "option":
         return config, session, at_seq, config.agent.model

@@ -26,6 +26,7 @@ from dsh_actors.cli.session_common import (
 from dsh_actors.cli.session_images import ImageTally
 from dsh_actors.cli.streams import STREAMS
 from dsh_actors.config import prepare_home
+from dsh_actors.core.events import Event
 from dsh_actors.errors import SessionExists, UsageError
 
 __all__ = ["COMMAND"]
@@ -58,10 +59,8 @@ def import_(file: str, session_id: str | None, as_json: bool) -> int:
             raise UsageError(f"{source.name} has a header and no events: there is nothing to import")
         prepare_home(config.require_home())
         store, tally = images(config), ImageTally()
-        count = store_session(stored, header, tally.passing(source.events(store.keep)))
-        if count != checked:
-            stored.delete(header.id)
-            raise UsageError(f"{source.name} changed while it was read; nothing was stored")
+        events = _as_checked(source, checked, source.events(store.keep))
+        count = store_session(stored, header, tally.passing(events))
     missing = len(list(tally.faults(store)))
     if as_json:
         lost = {"missing_images": missing} if missing else {}
@@ -71,6 +70,16 @@ def import_(file: str, session_id: str | None, as_json: bool) -> int:
         gone = f" ({missing} of {len(tally.refs)} images are missing)" if missing else ""
         write_text(f"{header.id}: {count} events{note}{gone}")
     return 0
+
+
+def _as_checked(source: ImportFile, count: int, events: Iterator[Event]) -> Iterator[Event]:
+    """``events``. Raises `UsageError` at their end if there were not ``count``."""
+    found = 0
+    for event in events:
+        found += 1
+        yield event
+    if found != count:
+        raise UsageError(f"{source.name} changed while it was read; nothing was stored")
 
 
 @contextmanager

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import click
 
-from dsh_actors.cli.failures import one_line
+from dsh_actors.adapters.storage.backend import DiskStorage
+from dsh_actors.cli.failures import describe_error, one_line
 from dsh_actors.cli.options import working_directory
-from dsh_actors.cli.session_common import as_json_option, configuration, time_text, write_json, write_text
-from dsh_actors.cli.stored import listings
+from dsh_actors.cli.session_common import (
+    as_json_option,
+    configuration,
+    note,
+    time_text,
+    write_json,
+    write_text,
+)
+from dsh_actors.cli.stored import listings, open_storage
+from dsh_actors.core.ids import SessionId
+from dsh_actors.errors import SessionError, SessionNotFound, StorageError
 from dsh_actors.ports import SessionListing
 
 __all__ = ["COMMAND"]
@@ -23,12 +33,34 @@ _MOST = 1 << 62
 def ls(limit: int | None, here: bool, as_json: bool) -> int:
     """List sessions, the newest first."""
     cwd = working_directory(None) if here else None
-    for listing in listings(configuration(), cwd, None if limit is None else min(limit, _MOST)):
+    config = configuration()
+    seen: set[SessionId] = set()
+    for listing in listings(config, cwd, None if limit is None else min(limit, _MOST)):
         if as_json:
             write_json({name: getattr(listing, name) for name in SessionListing.__dataclass_fields__})
         else:
             write_text(_as_text(listing))
+        if listing.status == "corrupt" or listing.id in seen:
+            _explain(open_storage(config), listing.id)
+        seen.add(listing.id)
     return 0
+
+
+def _explain(stored: DiskStorage, session_id: SessionId) -> None:
+    """Say so where what is wrong is no damage: a session that is there twice, or may not be read."""
+    try:
+        stored.path(session_id)
+    except SessionNotFound:
+        return  # removed meanwhile
+    except SessionError as error:
+        note(describe_error(error))
+        return
+    try:
+        stored.header(session_id)
+    except StorageError as error:
+        note(describe_error(error))
+    except SessionError:
+        return  # damage, which the list tells of
 
 
 def _as_text(listing: SessionListing) -> str:

@@ -17,7 +17,14 @@ from dsh_actors.cli.session_common import (
 from dsh_actors.cli.session_images import ImageTally
 from dsh_actors.core.ids import SessionId
 from dsh_actors.core.verify import Report, Verifier, fault_of
-from dsh_actors.errors import SessionCorrupt, SessionError, SessionNotFound, SessionUnsupported, UsageError
+from dsh_actors.errors import (
+    SessionCorrupt,
+    SessionError,
+    SessionNotFound,
+    SessionUnsupported,
+    StorageError,
+    UsageError,
+)
 from dsh_actors.ports import SessionStorage
 
 __all__ = ["COMMAND", "verify_session"]
@@ -59,6 +66,12 @@ def verify(sessions: tuple[str, ...], every: bool, requests: bool, as_json: bool
         raise SessionUnsupported(message, hint="a newer dsh may read it")
     if report.faults[0].kind == "image":
         raise SessionCorrupt(message, hint="attach the same file to any run, which stores it again")
+    try:
+        stored.damaged(first).header()
+    except SessionError as error:
+        # Nothing can be salvaged there: it is not damage, or there is nothing left.
+        kind = StorageError if isinstance(error, StorageError) else SessionCorrupt
+        raise kind(message, hint=error.hint) from error
     raise SessionCorrupt(message, hint="dsh session salvage ID copies what is readable")
 
 

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from dsh_actors.adapters.storage.importing import ImportFile
+from dsh_actors.cli.session_import import import_
 from dsh_actors.core.events import Event
 from dsh_actors.core.ids import SessionId
+from dsh_actors.errors import UsageError
 from tests.cli.dsh_process import ONE_LINE, Dsh
 from tests.cli.session_kit import LOG, everything, flip, sessions, store
 from tests.model_server import T
@@ -132,3 +135,17 @@ def test_a_place_where_no_fork_can_be_is_refused_and_a_taken_id_first(dsh: Dsh) 
     taken = dsh.call("session", "fork", f"s@{inside}", "--session-id", "s")
     assert taken.code == 8
     assert dsh.session_ids() == ["s"]
+
+
+def test_a_file_that_changes_while_it_is_stored_is_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DSH_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(ImportFile, "check", lambda _file: 5)
+    path = tmp_path / "s.jsonl"
+    header = {"type": "session", "version": 0, "id": "s", "createdAt": 1, "cwd": "/"}
+    note = {"type": "run/note", "seq": 0, "time": 1, "ignorable": True, "data": {}}
+    path.write_text(json.dumps(header) + "\n" + json.dumps(note) + "\n")
+    with pytest.raises(UsageError, match="changed while it was read; nothing was stored"):
+        import_.callback(file=str(path), session_id=None, as_json=False)
+    assert not list(tmp_path.rglob("*.zst"))

@@ -231,23 +231,19 @@ def _decoded(file: BinaryIO) -> Iterator[bytes]:
 
 
 def store_session(storage: SessionStorage, header: SessionHeader, events: Iterable[Event]) -> int:
-    """Make a new session of ``events``, in durable batches; how many there were.
+    """Make a new session of ``events``, a bounded batch at a time; how many there were.
 
-    On failure nothing of it stays. A process killed in between leaves a session with a part of them,
-    unless they fit into one batch. Raises `SessionExists` and what the storage or ``events`` raise.
+    It appears whole, or not at all. Raises `SessionExists` and what the storage or ``events`` raise.
     """
-    writer = storage.create(header)
-    count = 0
+    draft = storage.draft(header)
     try:
         for batch in _batches(events):
-            writer.append(batch)
-            count += len(batch)
+            draft.append(batch)
+        count = draft.next_seq
+        draft.publish().close()
     except BaseException:
-        writer.close()
-        if count:
-            storage.delete(header.id)
+        draft.discard()
         raise
-    writer.close()
     return count
 
 

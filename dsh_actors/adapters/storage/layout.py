@@ -33,6 +33,7 @@ __all__ = [
     "find_session",
     "fsync_directory",
     "id_of_name",
+    "is_denied",
     "make_private_directories",
     "name_of_id",
     "open_to_read",
@@ -189,7 +190,13 @@ def storage_error(error: OSError, action: str, path: str) -> StorageError:
     reason = error.strerror or str(error)
     if is_disk_full(error):
         return StorageFull(f"cannot {action} {path}: {reason}", hint="make room, then resume the session")
-    return StorageError(f"cannot {action} {path}: {reason}")
+    hint = "check the owner and the permissions there" if is_denied(error) else None
+    return StorageError(f"cannot {action} {path}: {reason}", hint=hint)
+
+
+def is_denied(error: OSError) -> bool:
+    """Whether something is there, and not for this user."""
+    return error.errno in (errno.EACCES, errno.EPERM)
 
 
 def _escape(session_id: str) -> str:

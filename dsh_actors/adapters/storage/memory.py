@@ -79,6 +79,10 @@ class MemoryStorage:
             raise SessionExists(f"session {header.id!r} exists already")
         return MemoryWriter(kept, self._clock_ms, lambda: self._forget(header.id))
 
+    def draft(self, header: SessionHeader) -> MemoryDraft:
+        """Raises as `create` does."""
+        return MemoryDraft(self, self.create(header))
+
     def open(self, session_id: SessionId) -> MemoryWriter:
         """Raises `SessionNotFound` or `SessionBusy`."""
         kept = self._find(session_id)
@@ -131,6 +135,38 @@ class MemoryStorage:
     def _forget(self, session_id: SessionId) -> None:
         if not self._sessions[session_id].lines:
             del self._sessions[session_id]
+
+
+class MemoryDraft:
+    """A copy that is being made. It ends with the process, so there is no part of it to hide from others."""
+
+    def __init__(self, storage: MemoryStorage, writer: MemoryWriter) -> None:
+        self._storage = storage
+        self._writer = writer
+        self._is_over = False
+
+    @property
+    def next_seq(self) -> int:
+        return self._writer.next_seq
+
+    def append(self, events: Sequence[Event]) -> None:
+        """Raises as the `append` of a writer does."""
+        self._writer.append(events)
+
+    def publish(self) -> MemoryWriter:
+        """The writer of what was appended."""
+        self._is_over = True
+        return self._writer
+
+    def discard(self) -> None:
+        """Leave nothing of it, unless it was published. May be called again."""
+        if self._is_over:
+            return
+        self._is_over = True
+        has_events = self._writer.next_seq > 0
+        self._writer.close()
+        if has_events:
+            self._storage.delete(self._writer.header.id)
 
 
 class MemoryWriter:

@@ -6,6 +6,7 @@ Nothing is removed through a symbolic link.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 
@@ -22,8 +23,10 @@ from dsh_actors.errors import SessionNotFound, StorageError
 __all__ = [
     "GONE_PREFIX",
     "NEW_PREFIX",
+    "OLD_S",
     "remove_leftovers",
     "remove_session",
+    "remove_tree",
     "require_removable",
     "tree_size",
 ]
@@ -31,7 +34,10 @@ __all__ = [
 NEW_PREFIX = ".new-"
 GONE_PREFIX = ".gone-"
 
-_OLD_S = 3600
+_ALL = os.R_OK | os.W_OK | os.X_OK
+
+OLD_S = 3600
+"""What is younger may be somebody's who has not come as far as to hold its lock."""
 
 
 def remove_session(directory: str, owner: str, what: str) -> int:
@@ -48,7 +54,7 @@ def remove_session(directory: str, owner: str, what: str) -> int:
         require_removable(directory, what)
         os.rename(directory, place)
         fsync_directory(project)
-        freed = _remove_tree(place)
+        freed = remove_tree(place)
         if not os.listdir(project):
             _remove_empty(project)
     except OSError as error:
@@ -59,7 +65,9 @@ def remove_session(directory: str, owner: str, what: str) -> int:
 
 
 def require_removable(directory: str, what: str) -> None:
-    """Raises `StorageError` where the directory is a link, or something of somebody else stands in it."""
+    """Raises `StorageError` where the directory is a link, something of somebody else stands in it, or this
+    user may not remove all of it.
+    """
     if os.path.islink(directory):
         raise StorageError(f"{directory} is a link", hint="remove the link yourself")
     try:
@@ -71,6 +79,21 @@ def require_removable(directory: str, what: str) -> None:
     if foreign:
         path = os.path.join(directory, foreign[0])
         raise StorageError(f"{path} is no part of {what}", hint="move it away first")
+    _require_access(os.path.dirname(directory), os.W_OK | os.X_OK)
+    _require_access(directory, _ALL)
+    lock = os.path.join(directory, LOCK_NAME)
+    if os.path.lexists(lock):
+        _require_access(lock, os.R_OK | os.W_OK)
+    for folder, inside, _files in os.walk(directory):
+        for path in (os.path.join(folder, name) for name in inside):
+            if not os.path.islink(path):
+                _require_access(path, _ALL)
+
+
+def _require_access(path: str, mode: int) -> None:
+    if os.path.lexists(path) and not os.access(path, mode, effective_ids=True):
+        code = errno.EROFS if os.statvfs(path).f_flag & os.ST_RDONLY else errno.EACCES
+        raise storage_error(OSError(code, os.strerror(code)), "remove", path)
 
 
 def tree_size(directory: str) -> int:
@@ -92,14 +115,15 @@ def remove_leftovers(project: str) -> None:
             hidden = [e for e in entries if e.name.startswith((NEW_PREFIX, GONE_PREFIX))]
         for entry in hidden:
             age_s = time.time() - entry.stat(follow_symlinks=False).st_mtime
-            is_left = entry.is_dir(follow_symlinks=False) and age_s > _OLD_S
+            is_left = entry.is_dir(follow_symlinks=False) and age_s > OLD_S
             if is_left and not is_held(os.path.join(entry.path, LOCK_NAME)):
-                _remove_tree(entry.path)
+                remove_tree(entry.path)
     except OSError:
         return  # read-only, or another process is as tidy; they harm nobody
 
 
-def _remove_tree(place: str) -> int:
+def remove_tree(place: str) -> int:
+    """Remove a directory; the bytes that its files had. Raises OSError."""
     parent = os.open(os.path.dirname(place), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         return _remove_entry(parent, os.path.basename(place), is_directory=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from dsh_actors.adapters.storage.frames import FrameDamage, FrameFile
-from dsh_actors.adapters.storage.layout import LOG_NAME, id_of_name, storage_error
+from dsh_actors.adapters.storage.layout import LOG_NAME, id_of_name, is_denied, storage_error
 from dsh_actors.adapters.storage.segments import SegmentHeader, segment_names
 from dsh_actors.core.codec import decode_line
 from dsh_actors.core.events import Event, SessionHeader
@@ -45,7 +45,7 @@ class DamagedLog:
     def header(self, cwd: str | None = None) -> SessionHeader:
         """The session's header; where it is lost, one with the id, the time of the first event and ``cwd``.
 
-        Raises `SessionUnsupported` for a newer format, `SessionCorrupt` if nothing can be read.
+        Raises as `items` does, and `SessionCorrupt` if nothing can be read.
         """
         first: Event | None = None
         for item in self.items():
@@ -61,7 +61,10 @@ class DamagedLog:
         return SessionHeader(SessionId(name), max(first.time, 0), cwd)
 
     def items(self) -> Iterator[SegmentHeader | Event | Damage]:
-        """Everything in the order of the files. Raises `SessionUnsupported` for a newer format."""
+        """Everything in the order of the files.
+
+        Raises `SessionUnsupported` for a newer format, `StorageError` for what this user may not read.
+        """
         for position, path in enumerate(self._paths):
             yield from self._segment(path, position == len(self._paths) - 1)
 
@@ -69,6 +72,8 @@ class DamagedLog:
         try:
             frames = FrameFile(path)
         except OSError as error:
+            if is_denied(error):
+                raise storage_error(error, "read", path) from error
             yield Damage(path, 0, 0, f"it cannot be opened: {error.strerror}")
             return
         try:

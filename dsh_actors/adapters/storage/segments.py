@@ -1,12 +1,10 @@
-"""Segment files: their header line, the first one of a new session, and appending to the last one.
+"""Segment files: their header line, their names, and appending to the last one.
 
-A new session appears whole: it is built in a hidden directory and renamed. An append is
-compare-and-swap on the file's identity and size, and is taken back when any part of it fails.
+An append is compare-and-swap on the file's identity and size, and is taken back when any part of it fails.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -16,27 +14,15 @@ from dataclasses import dataclass
 
 from dsh_actors.adapters.storage.files import write_all
 from dsh_actors.adapters.storage.frames import compress_frame
-from dsh_actors.adapters.storage.layout import (
-    LOCK_NAME,
-    LOG_NAME,
-    close_descriptor,
-    find_all,
-    fsync_directory,
-    make_private_directories,
-    storage_error,
-)
-from dsh_actors.adapters.storage.lock import SessionLock
-from dsh_actors.adapters.storage.removal import NEW_PREFIX
+from dsh_actors.adapters.storage.layout import close_descriptor, storage_error
 from dsh_actors.core.events import SessionHeader
 from dsh_actors.core.text import JsonObject, shape_fault
-from dsh_actors.errors import EventRefused, SessionBusy, SessionExists, SessionUnsupported
+from dsh_actors.errors import EventRefused, SessionBusy, SessionUnsupported
 
 __all__ = [
     "FORMAT",
     "SegmentHeader",
     "SegmentTail",
-    "discard_session",
-    "publish_session",
     "segment_first_seq",
     "segment_name",
     "segment_names",
@@ -151,6 +137,10 @@ class SegmentTail:
         if descriptor is not None:
             close_descriptor(descriptor)
 
+    def move(self, folder: str) -> None:
+        """Its directory has another name now."""
+        self.folder, self.path = folder, os.path.join(folder, self.name)
+
     @property
     def first_seq(self) -> int:
         return segment_first_seq(self.name) or 0
@@ -227,84 +217,3 @@ def touch(directory: str, now_ms: int) -> None:
         os.utime(directory, ns=(now_ms * 1_000_000, now_ms * 1_000_000))
     except OSError as error:
         raise storage_error(error, "write", directory) from error
-
-
-def publish_session(
-    directory: str, header: SessionHeader, owner: str, data: bytes, now_ms: int
-) -> tuple[SessionLock, SegmentTail]:
-    """Create the session's directory with its first segment and first batch, durable and locked.
-
-    Raises `SessionExists` if another process was first, `StorageFull` or `StorageError`; nothing
-    is left then.
-    """
-    try:
-        return _publish(directory, header, owner, data, now_ms)
-    except OSError as error:
-        if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
-            raise _exists(header) from error
-        raise storage_error(error, "create", directory) from error
-
-
-def _publish(
-    directory: str, header: SessionHeader, owner: str, data: bytes, now_ms: int
-) -> tuple[SessionLock, SegmentTail]:
-    project = os.path.dirname(directory)
-    place = os.path.join(project, f"{NEW_PREFIX}{os.getpid()}-{os.urandom(8).hex()}")
-    make_private_directories(project)
-    try:
-        os.mkdir(place, 0o700)
-    except FileNotFoundError:
-        # Whoever removed the last other session of the project removed its directory.
-        make_private_directories(project)
-        os.mkdir(place, 0o700)
-    lock: SessionLock | None = None
-    try:
-        lock = SessionLock.acquire(os.path.join(place, LOCK_NAME), owner, f"session {header.id!r}")
-        inode, size = _write_first_segment(place, header, data)
-        touch(place, now_ms)
-        os.rename(place, directory)
-        place = directory
-        fsync_directory(project)
-        if len(find_all(os.path.dirname(project), header.id)) > 1:
-            raise _exists(header)  # a process in another working directory was as quick
-    except BaseException:
-        discard_session(place)
-        if lock is not None:
-            lock.release()
-        raise
-    return lock, SegmentTail(os.path.join(directory, LOG_NAME, segment_name(0)), inode, size, data)
-
-
-def _exists(header: SessionHeader) -> SessionExists:
-    return SessionExists(f"session {header.id!r} exists already", hint="resume it, or choose another id")
-
-
-def _write_first_segment(draft: str, header: SessionHeader, data: bytes) -> tuple[int, int]:
-    log = os.path.join(draft, LOG_NAME)
-    os.mkdir(log, 0o700)
-    path = os.path.join(log, segment_name(0))
-    first = SegmentHeader(header.id, 0, None, header).encode()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        write_all(descriptor, compress_frame(first) + compress_frame(data))
-        os.fsync(descriptor)
-        status = os.fstat(descriptor)
-    finally:
-        close_descriptor(descriptor)
-    fsync_directory(log)
-    fsync_directory(draft)
-    return status.st_ino, status.st_size
-
-
-def discard_session(directory: str) -> None:
-    """Remove exactly what `publish_session` makes. Raises OSError."""
-    log = os.path.join(directory, LOG_NAME)
-    steps = (
-        (os.unlink, os.path.join(log, segment_name(0))),
-        (os.rmdir, log),
-        (os.unlink, os.path.join(directory, LOCK_NAME)),
-        (os.rmdir, directory),
-    )
-    for remove, path in steps:
-        if os.path.lexists(path):
-            remove(path)

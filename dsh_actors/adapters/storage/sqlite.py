@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from dsh_actors.adapters.storage import sqlite_rows as rows
 from dsh_actors.adapters.storage.layout import id_of_name, make_private_directories, name_of_id, storage_error
 from dsh_actors.adapters.storage.lock import SessionLock, is_held
 from dsh_actors.adapters.storage.sequence import require_next
 from dsh_actors.adapters.storage.sqlite_damage import DamagedRows
+from dsh_actors.adapters.storage.sqlite_drafts import HiddenBatches, SqliteDraft, remove_file
 from dsh_actors.adapters.storage.sqlite_file import SqliteFile
 from dsh_actors.adapters.storage.summary import SessionSummary
 from dsh_actors.core.events import Event, SessionHeader
@@ -45,6 +47,7 @@ class SqliteStorage:
         self._owner = owner
         self._clock_ms = clock_ms
         self._locks = os.path.splitext(path)[0] + ".locks"
+        self._hidden = HiddenBatches(self._file, self._locks, owner)
         self._reserved: dict[SessionId, object] = {}
 
     def create(self, header: SessionHeader) -> SqliteWriter:
@@ -52,6 +55,16 @@ class SqliteStorage:
 
         Raises `SessionExists`, or `EventRefused` for a wrong header.
         """
+        self._reserve(header)
+        return SqliteWriter(self, header)
+
+    def draft(self, header: SessionHeader) -> SqliteDraft:
+        """Reserve an id for a copy, which appears when it is published. Raises as `create` does."""
+        self._reserve(header)
+        publish, give_up = partial(self._publish_draft, header), partial(self.give_up, header.id)
+        return SqliteDraft(header, self._hidden, publish, give_up)
+
+    def _reserve(self, header: SessionHeader) -> None:
         header.require_valid()
         rows.encode_header(header)
         token = object()
@@ -65,7 +78,6 @@ class SqliteStorage:
         except BaseException:
             del self._reserved[header.id]
             raise
-        return SqliteWriter(self, header)
 
     def open(self, session_id: SessionId) -> SqliteWriter:
         """Take the session's lock.
@@ -78,10 +90,10 @@ class SqliteStorage:
             # Under the lock: it may have been removed, or written, since it was found.
             row = self._find(session_id)
             row.require_whole(self._file.path)
-            return SqliteWriter(self, row.header(self._file.path), row, lock)
+            return SqliteWriter(self, row.header(self._file.path), (row.key, row.next_seq), lock)
         except BaseException as error:
             if isinstance(error, SessionNotFound):
-                _remove(self._lock_path(session_id))
+                remove_file(self._lock_path(session_id))
             lock.release()
             raise
 
@@ -108,7 +120,10 @@ class SqliteStorage:
     def changed(self, cwd: str | None = None, limit: int | None = None) -> Sequence[rows.SessionRow]:
         """All sessions, or those of ``cwd``, newest first, at most ``limit``."""
         with self._file.reading() as database:
-            return [] if database is None else rows.newest_rows(database, cwd, limit)
+            found = [] if database is None else rows.newest_rows(database, cwd, limit)
+        if database is not None and cwd is None and limit is None:
+            self._hidden.sweep({row.name for row in found})
+        return found
 
     def row(self, session_id: SessionId) -> rows.SessionRow:
         """Raises `SessionNotFound`."""
@@ -174,15 +189,12 @@ class SqliteStorage:
             row = self._find(session_id)
             with self._file.writing() as database:
                 freed = rows.stored_size(database, row.key)
-                for place in ("batches WHERE session", "checkpoints WHERE session", "sessions WHERE key"):
-                    database.execute(f"DELETE FROM {place} = ?", (row.key,))
+                rows.remove_session(database, row.key)
             # Only now that nothing names it: who meets the old lock file finds no session behind it.
-            _remove(self._lock_path(session_id))
+            remove_file(self._lock_path(session_id))
         finally:
             lock.release()
-        with self._file.reading() as database:
-            if database is not None:
-                database.execute("PRAGMA incremental_vacuum").fetchall()
+        self._file.give_back_room()
         return freed
 
     def require_removable(self, session_id: SessionId) -> None:
@@ -242,6 +254,18 @@ class SqliteStorage:
 
     def publish(self, header: SessionHeader, batches: Sequence[rows.PackedBatch]) -> tuple[int, SessionLock]:
         """Store a new session with its first batches; its key and lock. Raises `SessionExists`."""
+        return self._publish(header, batches[-1].next_seq, None, batches)
+
+    def _publish_draft(self, header: SessionHeader, key: int | None, next_seq: int) -> SqliteWriter:
+        """Make a session of the batches that are stored for ``key``, None if there are none; its writer."""
+        if key is None:
+            return SqliteWriter(self, header)
+        _key, lock = self._publish(header, next_seq, key, ())
+        return SqliteWriter(self, header, (key, next_seq), lock)
+
+    def _publish(
+        self, header: SessionHeader, next_seq: int, key: int | None, batches: Sequence[rows.PackedBatch]
+    ) -> tuple[int, SessionLock]:
         try:
             lock = self._lock(header.id)
         except SessionBusy as error:
@@ -252,18 +276,13 @@ class SqliteStorage:
                 is_stored = rows.find_row(database, name_of_id(header.id)) is not None
                 if is_stored:
                     raise _exists(header.id)
-                crc, next_seq = zlib.crc32(text.encode()), batches[-1].next_seq
-                values = (name_of_id(header.id), header.cwd, text, crc, next_seq, self._clock_ms())
-                key = database.execute(
-                    "INSERT INTO sessions (name, cwd, header, header_crc, next_seq, updated)"
-                    " VALUES (?, ?, ?, ?, ?, ?)",
-                    values,
-                ).lastrowid
-                assert key is not None, "a row was inserted"
+                crc, now_ms = zlib.crc32(text.encode()), self._clock_ms()
+                values = (key, name_of_id(header.id), header.cwd, text, crc, next_seq, now_ms)
+                key = rows.insert_session(database, values)
                 rows.insert_batches(database, key, batches)
         except BaseException:
             if not is_stored:
-                _remove(self._lock_path(header.id))
+                remove_file(self._lock_path(header.id))
             lock.release()
             raise
         return key, lock
@@ -292,25 +311,31 @@ class SqliteStorage:
         """A writer lives; `let_go` when it is closed."""
         self._file.hold()
 
-    def let_go(self, session_id: SessionId) -> None:
-        self._reserved.pop(session_id, None)
+    def let_go(self) -> None:
         self._file.let_go()
+
+    def give_up(self, session_id: SessionId) -> None:
+        """The id may be used again."""
+        self._reserved.pop(session_id, None)
 
 
 class SqliteWriter:
-    """The one writer of a session in the database; used by one thread at a time."""
+    """The one writer of a session in the database; used by one thread at a time.
+
+    ``stored``: the session's key and the number of its events, where it is stored already.
+    """
 
     def __init__(
         self,
         storage: SqliteStorage,
         header: SessionHeader,
-        row: rows.SessionRow | None = None,
+        stored: tuple[int, int] | None = None,
         lock: SessionLock | None = None,
     ) -> None:
         self._storage = storage
         self._header = header
-        self._key = None if row is None else row.key
-        self._next_seq = 0 if row is None else row.next_seq
+        self._key: int | None
+        self._key, self._next_seq = (None, 0) if stored is None else stored
         self._lock = lock
         self._is_closed = False
         storage.hold()
@@ -362,7 +387,8 @@ class SqliteWriter:
         self._is_closed = True
         if self._lock is not None:
             self._lock.release()
-        self._storage.let_go(self._header.id)
+        self._storage.give_up(self._header.id)
+        self._storage.let_go()
 
     def _require_open(self) -> None:
         if self._is_closed:
@@ -371,13 +397,3 @@ class SqliteWriter:
 
 def _exists(session_id: SessionId) -> SessionExists:
     return SessionExists(f"session {session_id!r} exists already", hint="resume it, or choose another id")
-
-
-def _remove(path: str) -> None:
-    """Remove a lock file, while it is held, of a session that does not exist."""
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise storage_error(error, "remove", path) from error

@@ -106,6 +106,13 @@ class SqliteFile:
                 raise
             self._give_back(database)
 
+    def give_back_room(self) -> None:
+        """Let the file system have the pages of what was removed."""
+        with self.reading() as database:
+            if database is not None:
+                # A row without columns a page: only a script goes on to the last of them.
+                database.executescript("PRAGMA incremental_vacuum")
+
     @contextmanager
     def _translated(self, action: str) -> Iterator[None]:
         try:

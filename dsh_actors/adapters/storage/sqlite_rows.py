@@ -29,12 +29,16 @@ __all__ = [
     "batch_lines",
     "encode_header",
     "find_row",
+    "has_key",
     "insert_batches",
     "insert_checkpoint",
+    "insert_session",
     "newest_checkpoint",
     "newest_rows",
     "pack",
     "pack_checkpoint",
+    "remove_session",
+    "reserve_key",
     "stored_events",
     "stored_size",
 ]
@@ -166,6 +170,34 @@ def _pack(events: Sequence[Event]) -> PackedBatch:
     frame = compress_frame(lines) if len(lines) > COMPRESS_ABOVE else lines
     is_packed = len(frame) < len(lines)
     return PackedBatch(events[0].seq, events[-1].seq + 1, is_packed, frame if is_packed else lines)
+
+
+def insert_session(database: sqlite3.Connection, values: tuple[Any, ...]) -> int:
+    """Store a session's row; its key, a new one if the first of the ``values`` is None."""
+    key = database.execute(
+        "INSERT INTO sessions (key, name, cwd, header, header_crc, next_seq, updated)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?)",
+        values,
+    ).lastrowid
+    assert key is not None, "a row was inserted"
+    return key
+
+
+def reserve_key(database: sqlite3.Connection) -> int:
+    """A key that no session gets by itself: those that were in use once are never given again."""
+    key = insert_session(database, (None, ".", None, "", 0, 0, 0))
+    database.execute("DELETE FROM sessions WHERE key = ?", (key,))
+    return key
+
+
+def has_key(database: sqlite3.Connection, key: int) -> bool:
+    return database.execute("SELECT 1 FROM sessions WHERE key = ?", (key,)).fetchone() is not None
+
+
+def remove_session(database: sqlite3.Connection, key: int) -> None:
+    """Remove all that is stored for ``key``."""
+    for place in ("batches WHERE session", "checkpoints WHERE session", "sessions WHERE key"):
+        database.execute(f"DELETE FROM {place} = ?", (key,))
 
 
 def insert_batches(database: sqlite3.Connection, key: int, batches: Sequence[PackedBatch]) -> None:

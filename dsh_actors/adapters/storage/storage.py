@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from dsh_actors.adapters.storage.checkpoints import newest_checkpoint
+from dsh_actors.adapters.storage.drafts import SegmentDraft, publish_session
 from dsh_actors.adapters.storage.layout import (
     LOCK_NAME,
     LOG_NAME,
@@ -30,7 +31,7 @@ from dsh_actors.adapters.storage.removal import (
     require_removable,
     tree_size,
 )
-from dsh_actors.adapters.storage.segments import SegmentTail, publish_session, segment_names
+from dsh_actors.adapters.storage.segments import SegmentTail, segment_names
 from dsh_actors.adapters.storage.writer import DEFAULT_SIZES, SegmentSizes, SegmentWriter
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId
@@ -70,6 +71,20 @@ class SegmentStorage:
 
         Raises `SessionExists`, or `EventRefused` for a wrong header.
         """
+        directory, close = self._reserve(header)
+
+        def publish(data: bytes) -> tuple[SessionLock, SegmentTail]:
+            return publish_session(directory, header, self._owner, data, self._clock_ms())
+
+        return SegmentWriter(directory, header, self._clock_ms, self._sizes, publish=publish, on_close=close)
+
+    def draft(self, header: SessionHeader) -> SegmentDraft:
+        """Reserve an id for a copy, which appears when it is published. Raises as `create` does."""
+        directory, close = self._reserve(header)
+        return SegmentDraft(directory, header, self._owner, self._clock_ms, self._sizes, close)
+
+    def _reserve(self, header: SessionHeader) -> tuple[str, Callable[[], None]]:
+        """The directory of a new session, and what gives its id up again."""
         header.require_valid()
         directory = os.path.join(self._root, project_name(header.cwd), name_of_id(header.id))
         token = object()
@@ -83,13 +98,10 @@ class SegmentStorage:
             del self._reserved[header.id]
             raise
 
-        def publish(data: bytes) -> tuple[SessionLock, SegmentTail]:
-            return publish_session(directory, header, self._owner, data, self._clock_ms())
-
-        def close() -> None:
+        def give_up() -> None:
             del self._reserved[header.id]
 
-        return SegmentWriter(directory, header, self._clock_ms, self._sizes, publish=publish, on_close=close)
+        return directory, give_up
 
     def open(self, session_id: SessionId) -> SegmentWriter:
         """Take the session's lock and read its header; `SegmentWriter.replay` reads the rest.

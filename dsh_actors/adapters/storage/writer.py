@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from dsh_actors.adapters.storage.checkpoints import (
@@ -178,6 +179,12 @@ class SegmentWriter:
                 raise
             self._unpacked.remove(name)
 
+    def move(self, directory: str) -> None:
+        """The session's directory has another name now."""
+        self._directory = directory
+        if self._tail is not None:
+            self._tail.move(os.path.join(directory, LOG_NAME))
+
     def close(self) -> None:
         """Give the lock back. May be called again."""
         if self._is_closed:
@@ -191,12 +198,13 @@ class SegmentWriter:
             self._on_close()
 
     def _take_over(self, reader: LogReader) -> None:
-        for folder in (LOG_NAME, CHECKPOINTS_NAME):
-            path = os.path.join(self._directory, folder)
-            try:
-                remove_drafts(path)
-            except OSError as error:
-                raise storage_error(error, "clean up", path) from error
+        log = os.path.join(self._directory, LOG_NAME)
+        try:
+            remove_drafts(log)
+        except OSError as error:
+            raise storage_error(error, "clean up", log) from error
+        with suppress(OSError):  # checkpoints only save time: a session goes on without
+            remove_drafts(os.path.join(self._directory, CHECKPOINTS_NAME))
         self._tail = repair_tail(reader.end)
         self._unpacked = unpacked(self._directory, reader.names)
         self._set_end(reader.end.next_seq, None)

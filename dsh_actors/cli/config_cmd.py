@@ -7,8 +7,9 @@ import os
 import click
 
 from dsh_actors.cli.failures import display, one_line
-from dsh_actors.cli.options import require_preset, working_directory
-from dsh_actors.cli.render import json_line
+from dsh_actors.cli.lines import json_line
+from dsh_actors.cli.options import require_preset
+from dsh_actors.cli.places import working_directory
 from dsh_actors.config import Config, load_config
 
 __all__ = ["COMMAND"]

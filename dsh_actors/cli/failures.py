@@ -8,8 +8,7 @@ import sys
 
 import click
 
-from dsh_actors.core.exit_codes import EXIT_CODES, exit_code_of, reason_of_error
-from dsh_actors.core.outcome import error_line
+from dsh_actors.core.exit_codes import EXIT_CODES, error_line, exit_code_of, reason_of_error
 from dsh_actors.core.text import is_well_formed
 from dsh_actors.errors import HarnessError, StorageFull, UsageError, is_disk_full
 

@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from dsh_actors.cli.failures import one_line
-from dsh_actors.cli.options import working_directory
-from dsh_actors.cli.render import json_line
+from dsh_actors.cli.lines import json_line
+from dsh_actors.cli.places import working_directory
 from dsh_actors.config import Config, ProviderSettings, load_config, nearest
 from dsh_actors.config.models import ModelSettings, catalogue, catalogue_date, merged
 from dsh_actors.config.prices import WEEKDAYS

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from dsh_actors.cli.places import working_directory
 from dsh_actors.cli.prompt_input import argument_text, read_text_file
 from dsh_actors.config import Config, parse_duration
 from dsh_actors.config.keys import KEYS_BY_NAME, Key
@@ -30,7 +31,6 @@ __all__ = [
     "config_overrides",
     "outputs_in",
     "require_preset",
-    "working_directory",
 ]
 
 
@@ -213,17 +213,6 @@ def config_overrides(arguments: RunArguments) -> dict[str, Any]:
     """The configuration keys that options set."""
     given = {key: getattr(arguments, name) for name, key in _KEY_OF_OPTION.items()}
     return {key: value for key, value in given.items() if value is not None}
-
-
-def working_directory(chosen: str | None) -> str:
-    """The real, absolute directory to work in. Raises `UsageError` where there is none."""
-    try:
-        folder = os.path.realpath(os.getcwd() if chosen is None else os.path.expanduser(chosen))
-    except (OSError, ValueError) as error:
-        raise UsageError("the current directory does not exist any more", hint="use -C DIR") from error
-    if not os.path.isdir(folder):
-        raise UsageError(f"{chosen or folder} is not a directory")
-    return folder
 
 
 def require_preset(config: Config) -> None:

@@ -6,15 +6,14 @@ Nothing here waits but `RunOutput.finish`, which does not return before everythi
 from __future__ import annotations
 
 import errno
-import json
 import os
-import re
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from dsh_actors.cli.lines import for_terminal, json_line, write_atomically
 from dsh_actors.cli.options import RunArguments
 from dsh_actors.cli.streams import STREAMS
 from dsh_actors.core.exit_codes import exit_code_of
@@ -23,7 +22,7 @@ from dsh_actors.core.text import clean_text
 from dsh_actors.errors import UsageError, is_disk_full
 from dsh_actors.runtime.output import Writer
 
-__all__ = ["SCHEMA_VERSION", "RunOutput", "for_terminal", "json_line", "write_atomically"]
+__all__ = ["SCHEMA_VERSION", "RunOutput"]
 
 SCHEMA_VERSION = 1
 """Version of the lines of ``--json``: raised when a member changes its meaning."""
@@ -33,51 +32,6 @@ _ERROR_LINE_PATIENCE_S = 10.0
 """How long a reader of standard error may take: a parent may read the two streams one after the other."""
 
 _FORCED_PATIENCE_S = 0.1
-_TERMINAL_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-
-
-def json_line(value: Any) -> bytes:
-    """One compact line of UTF-8, with every character escaped that a terminal would obey."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    if "\x7f" in text or not text.isascii():
-        text = _TERMINAL_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-    return text.encode("utf-8", "replace") + b"\n"
-
-
-def for_terminal(text: str) -> str:
-    """``text`` with control characters as visible escapes: a terminal would obey them."""
-    return _TERMINAL_CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
-
-
-def write_atomically(path: str, data: bytes | Iterable[bytes]) -> None:
-    """Put ``data`` in the place of the file at once: a reader sees the old or the new, never a part.
-
-    A path that exists and is no regular file (``/dev/stderr``, a pipe) is written to. Raises OSError.
-    """
-    pieces = (data,) if isinstance(data, bytes) else data
-    if os.path.lexists(path) and not os.path.isfile(path):
-        with open(path, "wb") as target:
-            target.writelines(pieces)
-        return
-    target_path = os.path.realpath(path)
-    handle, temporary = tempfile.mkstemp(prefix=".dsh-", dir=os.path.dirname(target_path) or ".")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.writelines(pieces)
-            file.flush()
-            os.fsync(file.fileno())
-            os.fchmod(file.fileno(), 0o666 & ~_umask())
-        os.replace(temporary, target_path)
-    except BaseException:
-        # Also on a signal: no half-written file stays behind.
-        os.unlink(temporary)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 class RunOutput:

@@ -18,8 +18,8 @@ from dsh_actors.cli.options import (
     chosen_session_id,
     config_overrides,
     outputs_in,
-    working_directory,
 )
+from dsh_actors.cli.places import working_directory
 from dsh_actors.cli.prompt_input import Prompt, read_prompt
 from dsh_actors.cli.render import RunOutput
 from dsh_actors.cli.stopping import SignalWatch, Stopped

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 import click
 
 from dsh_actors.adapters.storage.attachments import AttachmentStore
-from dsh_actors.cli.render import json_line, write_atomically
+from dsh_actors.cli.lines import json_line, write_atomically
 from dsh_actors.cli.session_common import configuration, images, note, storage, write
 from dsh_actors.cli.session_images import ImageTally, image_line
 from dsh_actors.core.events import Event, SessionHeader

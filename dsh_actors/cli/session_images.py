@@ -6,7 +6,7 @@ import base64
 from collections.abc import Iterable, Iterator
 
 from dsh_actors.adapters.storage.attachments import AttachmentStore
-from dsh_actors.cli.render import json_line
+from dsh_actors.cli.lines import json_line
 from dsh_actors.core.events import Event
 from dsh_actors.core.images import images_of
 from dsh_actors.core.messages import ImageRef

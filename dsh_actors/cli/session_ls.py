@@ -6,7 +6,7 @@ import click
 
 from dsh_actors.adapters.storage.backend import DiskStorage
 from dsh_actors.cli.failures import describe_error, one_line
-from dsh_actors.cli.options import working_directory
+from dsh_actors.cli.places import working_directory
 from dsh_actors.cli.session_common import (
     as_json_option,
     configuration,

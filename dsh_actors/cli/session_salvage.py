@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from dsh_actors.adapters.storage.importing import store_session
-from dsh_actors.cli.options import chosen_session_id, working_directory
+from dsh_actors.cli.options import chosen_session_id
+from dsh_actors.cli.places import working_directory
 from dsh_actors.cli.session_common import as_json_option, exists, storage, write_json, write_text
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId

@@ -10,7 +10,7 @@ import click
 from dsh_actors.adapters.storage.backend import open_index
 from dsh_actors.adapters.storage.index_search import Hit
 from dsh_actors.cli.failures import one_line
-from dsh_actors.cli.options import working_directory
+from dsh_actors.cli.places import working_directory
 from dsh_actors.cli.session_common import as_json_option, configuration, time_text, write_json, write_text
 from dsh_actors.cli.stored import open_storage
 from dsh_actors.config import Config

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import click
 
-from dsh_actors.cli.options import working_directory
+from dsh_actors.cli.places import working_directory
 from dsh_actors.cli.session_common import as_json_option, configuration, storage, write_json, write_text
 from dsh_actors.core.ids import SessionId
 from dsh_actors.core.pricing import PriceOf

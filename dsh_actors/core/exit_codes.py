@@ -11,8 +11,20 @@ from types import MappingProxyType
 
 from dsh_actors import errors
 from dsh_actors.core.retry import reason_of
+from dsh_actors.core.text import clean_text, decode_output, shorten
 
-__all__ = ["EXIT_CODES", "EXIT_TABLE", "SIGNAL_CODES", "ExitCode", "exit_code_of", "reason_of_error"]
+__all__ = [
+    "EXIT_CODES",
+    "EXIT_TABLE",
+    "SIGNAL_CODES",
+    "ExitCode",
+    "error_line",
+    "exit_code_of",
+    "reason_of_error",
+]
+
+MAX_ERROR_LINE = 1_000
+"""Code points of a message on standard error: long enough for any reason, short enough for one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +126,13 @@ def reason_of_error(error: BaseException) -> str:
         case BrokenPipeError():
             return "pipe"
     return "internal"
+
+
+def error_line(name: str, message: str, session_id: str | None = None) -> str:
+    """``dsh: NAME: reason (session ID)``, on one line whatever the message holds."""
+    text = shorten(_plain(message), MAX_ERROR_LINE)
+    return f"dsh: {name}: {text}" + (f" (session {_plain(session_id)})" if session_id else "")
+
+
+def _plain(text: str) -> str:
+    return " ".join(decode_output(clean_text(text).encode()).split())

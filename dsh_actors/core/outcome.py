@@ -11,16 +11,13 @@ from dataclasses import asdict, dataclass, field
 
 from dsh_actors.core.chunks import Usage
 from dsh_actors.core.events import Event
-from dsh_actors.core.exit_codes import EXIT_CODES, exit_code_of
+from dsh_actors.core.exit_codes import EXIT_CODES, error_line, exit_code_of
 from dsh_actors.core.pricing import Bill, Price, PriceOf, Rates, Tokens
 from dsh_actors.core.retry import reason_of
-from dsh_actors.core.text import JsonObject, clean_text, decode_output, shorten
+from dsh_actors.core.text import JsonObject
 from dsh_actors.core.title_results import is_uncounted
 
-__all__ = ["Circumstances", "OutcomeFold", "Price", "RunEnd", "Tokens", "error_line"]
-
-MAX_ERROR_LINE = 1_000
-"""Code points of a message on standard error: long enough for any reason, short enough for one line."""
+__all__ = ["Circumstances", "OutcomeFold", "Price", "RunEnd", "Tokens"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +95,6 @@ class RunEnd:
     def error_line(self) -> str | None:
         """The one line on standard error, None on success."""
         return None if self.completed else error_line(self.status, self.message, self.session_id)
-
-
-def error_line(name: str, message: str, session_id: str | None = None) -> str:
-    """``dsh: NAME: reason (session ID)``, on one line whatever the message holds."""
-    text = shorten(_plain(message), MAX_ERROR_LINE)
-    return f"dsh: {name}: {text}" + (f" (session {_plain(session_id)})" if session_id else "")
-
-
-def _plain(text: str) -> str:
-    return " ".join(decode_output(clean_text(text).encode()).split())
 
 
 def _no_price(_model: str) -> Price | None:

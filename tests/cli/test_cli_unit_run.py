@@ -17,8 +17,9 @@ import pytest
 
 from dsh_actors.cli.driver import RunDriver, RunPlan
 from dsh_actors.cli.event_schema import line_schema
+from dsh_actors.cli.lines import write_atomically
 from dsh_actors.cli.options import RUN_PARAMETERS, RunArguments
-from dsh_actors.cli.render import RunOutput, write_atomically
+from dsh_actors.cli.render import RunOutput
 from dsh_actors.cli.run import not_started, run
 from dsh_actors.cli.stopping import SignalWatch
 from dsh_actors.core.events import Event

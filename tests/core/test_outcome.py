@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from dsh_actors import errors
 from dsh_actors.core.events import Event
-from dsh_actors.core.exit_codes import EXIT_CODES, EXIT_TABLE, exit_code_of, reason_of_error
-from dsh_actors.core.outcome import Circumstances, OutcomeFold, RunEnd, error_line
+from dsh_actors.core.exit_codes import EXIT_CODES, EXIT_TABLE, error_line, exit_code_of, reason_of_error
+from dsh_actors.core.outcome import Circumstances, OutcomeFold, RunEnd
 from dsh_actors.core.pricing import PeakHours, Period, Price, PriceOf, Tariff, Tokens
 
 

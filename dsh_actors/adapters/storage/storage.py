@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from dsh_actors.adapters.storage.checkpoints import newest_checkpoint
-from dsh_actors.adapters.storage.drafts import SegmentDraft, publish_session
 from dsh_actors.adapters.storage.layout import (
     LOCK_NAME,
     LOG_NAME,
@@ -39,6 +38,7 @@ from dsh_actors.errors import SessionBusy, SessionCorrupt, SessionError, Session
 from dsh_actors.ports import Checkpoint, SessionListing
 
 if TYPE_CHECKING:
+    from dsh_actors.adapters.storage.drafts import SegmentDraft
     from dsh_actors.adapters.storage.salvage import DamagedLog
 
 __all__ = ["SegmentStorage", "SegmentWriter"]
@@ -74,12 +74,16 @@ class SegmentStorage:
         directory, close = self._reserve(header)
 
         def publish(data: bytes) -> tuple[SessionLock, SegmentTail]:
+            from dsh_actors.adapters.storage.drafts import publish_session  # not for those who only read
+
             return publish_session(directory, header, self._owner, data, self._clock_ms())
 
         return SegmentWriter(directory, header, self._clock_ms, self._sizes, publish=publish, on_close=close)
 
     def draft(self, header: SessionHeader) -> SegmentDraft:
         """Reserve an id for a copy, which appears when it is published. Raises as `create` does."""
+        from dsh_actors.adapters.storage.drafts import SegmentDraft  # not for those who only read
+
         directory, close = self._reserve(header)
         return SegmentDraft(directory, header, self._owner, self._clock_ms, self._sizes, close)
 

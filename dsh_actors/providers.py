@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -56,12 +55,12 @@ class LazyProviders(Mapping[str, LlmProvider]):
             return ScriptedProvider()
         from dsh_actors.adapters.llm.registry import build_provider
 
-        return build_provider(
-            dataclasses.replace(provider_config(self._config, settings), read_image=self._read_image)
-        )
+        return build_provider(provider_config(self._config, settings, self._read_image))
 
 
-def provider_config(config: Config, settings: ProviderSettings) -> ProviderConfig:
+def provider_config(
+    config: Config, settings: ProviderSettings, read_image: Callable[[ImageRef], bytes] | None = None
+) -> ProviderConfig:
     """What an adapter is built from. Raises `ConfigError` for settings that cannot be used."""
     from dsh_actors.adapters.llm.model_facts import facts_of
     from dsh_actors.adapters.llm.settings import ProviderConfig
@@ -83,6 +82,7 @@ def provider_config(config: Config, settings: ProviderSettings) -> ProviderConfi
         first_event_timeout_s=model.first_event_timeout_s,
         idle_timeout_s=model.idle_timeout_s,
         queue_timeout_s=model.queue_timeout_s,
+        read_image=read_image,
         total_timeout_s=model.total_timeout_s,
         ca_file=settings.ca_file,
         max_concurrency=settings.max_concurrency,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import queue
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,7 +35,7 @@ from dsh_actors.core.retry import Retry, RetryPolicy
 from dsh_actors.core.scope import Scope
 from dsh_actors.errors import EventRefused, ProtocolError
 from dsh_actors.harness import Harness
-from dsh_actors.ports import ToolOutput, ToolSpec
+from dsh_actors.ports import CancelToken, ToolOutput, ToolSpec
 from dsh_actors.runtime.actor import live_actors, start_actor
 from dsh_actors.runtime.tasks import start_task
 from dsh_actors.testing.machine import call_chunks, text_chunks
@@ -59,6 +60,15 @@ class ToolDouble:
     def execute(self, arguments, context) -> Any:
         self.calls.put(context)
         return self._work(context)
+
+
+def reason_of_cancel(token: CancelToken, waiting: Callable[[], object] = lambda: None) -> object:
+    """Wait until ``token`` is thrown, after saying so by ``waiting``; why it was."""
+    woken: queue.SimpleQueue[None] = queue.SimpleQueue()
+    token.on_cancel(lambda: woken.put(None))
+    waiting()
+    woken.get(timeout=DEADLINE_S)
+    return token.reason
 
 
 def actor_of(name: str) -> Any:
@@ -310,11 +320,7 @@ def test_an_interceptor_is_told_of_a_cancel_and_its_late_answer_does_not_count(s
     answered: queue.SimpleQueue[object] = queue.SimpleQueue()
 
     def ask_late(payload, following):
-        cancelled: queue.SimpleQueue[None] = queue.SimpleQueue()
-        payload["cancel"].on_cancel(lambda: cancelled.put(None))
-        began.put(payload)
-        cancelled.get(timeout=DEADLINE_S)
-        answered.put(payload["cancel"].reason)
+        answered.put(reason_of_cancel(payload["cancel"], lambda: began.put(payload)))
         return Decision("ask", "late", "too late")
 
     agent = stage.agent(with_tool(ToolDouble(), **{"tools_pre_execute": ask_late}))
@@ -652,10 +658,7 @@ def test_contexts_whose_ids_are_taken_get_others(stage):
 
 def test_tools_are_told_to_stop_when_their_agent_crashes_and_the_next_life_is_its_own(stage):
     def work(context):
-        cancelled: queue.SimpleQueue[None] = queue.SimpleQueue()
-        context.cancel.on_cancel(lambda: cancelled.put(None))
-        cancelled.get(timeout=DEADLINE_S)
-        stopped.put(context.cancel.reason)
+        stopped.put(reason_of_cancel(context.cancel))
         return ToolOutput("stopped")
 
     stopped: queue.SimpleQueue[object] = queue.SimpleQueue()
@@ -828,11 +831,7 @@ def test_a_cancel_reaches_post_execute_and_its_late_answer_does_not_count():
     began: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def wait(payload, following):
-        woken: queue.SimpleQueue[None] = queue.SimpleQueue()
-        payload["cancel"].on_cancel(lambda: woken.put(None))
-        began.put(None)
-        woken.get(timeout=DEADLINE_S)
-        reasons.put(payload["cancel"].reason)
+        reasons.put(reason_of_cancel(payload["cancel"], lambda: began.put(None)))
         return io.ToolResult("too late")
 
     scope = Scope("agent")
@@ -853,10 +852,7 @@ def test_a_cancelled_turn_does_not_wait_for_post_execute(stage):
     began: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def wait(payload, following):
-        woken: queue.SimpleQueue[None] = queue.SimpleQueue()
-        payload["cancel"].on_cancel(lambda: woken.put(None))
-        began.put(None)
-        woken.get(timeout=DEADLINE_S)
+        reason_of_cancel(payload["cancel"], lambda: began.put(None))
         return io.ToolResult("too late")
 
     contexts = (user_message("same", "one"), user_message("same", "two"))

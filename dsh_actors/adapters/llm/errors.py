@@ -24,17 +24,17 @@ __all__ = [
     "clean_message",
     "error_of_payload",
     "error_of_text",
-    "fitting_output",
     "http_failure",
     "looks_like_events",
     "request_id",
     "retry_after_ms",
+    "room_told",
     "should_retry",
 ]
 
 MAX_MESSAGE_CHARS = 300
 
-MIN_OUTPUT = 1_024
+_SMALLEST_ANSWER = 1_024
 """An answer in fewer tokens than this is not worth a request."""
 
 _NO_MEANINGS: Mapping[str, str] = MappingProxyType({})
@@ -144,7 +144,7 @@ def http_failure(
         retry_after_ms(headers, now_ms),
         request_id(headers),
         should_retry(headers),
-        fitting_output(error.message) if code == "CONTEXT_WINDOW_EXCEEDED" else None,
+        room_told(error.message) if code == "CONTEXT_WINDOW_EXCEEDED" else None,
     )
 
 
@@ -177,7 +177,7 @@ _PROMPT = re.compile(
 )
 
 
-def fitting_output(message: str) -> int | None:
+def room_told(message: str) -> int | None:
     """The output limit with which a refused request would fit, where the text gives window and prompt.
 
     DeepSeek and vLLM count the asked-for output against the window. None where too little would be left.
@@ -187,7 +187,7 @@ def fitting_output(message: str) -> int | None:
         return None
     left = int(window[1]) - int(prompt[1] or prompt[2])
     left -= max(64, left // 100)  # servers count a little differently from one request to the next
-    return left if left >= MIN_OUTPUT else None
+    return left if left >= _SMALLEST_ANSWER else None
 
 
 def should_retry(headers: Mapping[str, str]) -> bool | None:

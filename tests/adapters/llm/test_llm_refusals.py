@@ -9,7 +9,7 @@ import struct
 
 import pytest
 
-from dsh_actors.adapters.llm.errors import fitting_output, should_retry
+from dsh_actors.adapters.llm.errors import room_told, should_retry
 from dsh_actors.adapters.llm.openai_compatible import OpenAiCompatibleProvider
 from dsh_actors.adapters.llm.settings import ModelFacts, endpoint, messages_endpoint
 from dsh_actors.config.profiles import PROFILES, Profile, changed_profile
@@ -137,7 +137,7 @@ def test_a_refused_form_is_tried_again_at_once_and_not_for_ever() -> None:
     ],
 )
 def test_an_overflow_says_what_output_would_have_fitted(text: str, left: int | None) -> None:
-    assert fitting_output(text) == left
+    assert room_told(text) == left
     failure = failure_of(answer([json.dumps({"error": {"message": text}}).encode()], 400))
     assert failure.fitting_output == left
     assert "fittingOutput" not in failure.to_json()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dsh_actors.adapters.llm.anthropic_request import CACHE_MARK, MessagesEncoder
 from dsh_actors.adapters.llm.anthropic_stream import MessagesStream
-from dsh_actors.adapters.llm.dialect import limited_output
+from dsh_actors.adapters.llm.dialect import effort_word, limited_output
 from dsh_actors.adapters.llm.http_provider import HttpProvider
 from dsh_actors.adapters.llm.images import ImageReader
 from dsh_actors.adapters.llm.reply_stream import ReplyStream
@@ -38,8 +38,11 @@ _BUDGETS: Mapping[str, int] = {"low": 4_096, "medium": 10_000, "high": 20_000, "
 
 _EFFORTS = ("off", "low", "medium", "high", "max")
 
-_ALIASES: Mapping[str, str] = {"none": "off", "minimal": "low", "xhigh": "max", "ultra": "max"} | {
-    word: word for word in _EFFORTS
+_ALIASES: Mapping[str, str] = {word: word for word in _EFFORTS} | {
+    "none": "off",
+    "minimal": "low",
+    "xhigh": "max",
+    "ultra": "max",
 }
 
 # Up to 4.5 the vendor's models want a budget; later ones decide for themselves and refuse it.
@@ -71,7 +74,8 @@ class AnthropicProvider(HttpProvider):
 
     def _resolve(self, config: CallConfig, facts: ModelFacts | None) -> CallConfig:
         """Raises `UsageError` for what the wire would refuse."""
-        effort = _effort(config.reasoning_effort or (None if facts is None else facts.default_effort))
+        asked = config.reasoning_effort or (None if facts is None else facts.default_effort)
+        effort = None if asked is None else effort_word("anthropic", asked, _ALIASES)
         config = dataclasses.replace(limited_output(config, facts), reasoning_effort=effort)
         if config.max_tokens is None:
             most = None if facts is None else facts.max_output
@@ -103,19 +107,6 @@ def parameters(config: CallConfig) -> JsonObject:
     # Marks the last block of whatever is sent, without a byte of the earlier messages changing.
     members["cache_control"] = CACHE_MARK
     return members
-
-
-def _effort(asked: str | None) -> str | None:
-    if asked is None:
-        return None
-    effort = _ALIASES.get(asked)
-    if effort is None:
-        raise UsageError(
-            f"anthropic has no reasoning effort {asked!r}",
-            code="UNSUPPORTED_REASONING_EFFORT",
-            hint=f"use one of {', '.join(_EFFORTS)}",
-        )
-    return effort
 
 
 def _check_thinking(config: CallConfig) -> None:

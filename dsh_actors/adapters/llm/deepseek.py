@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
-from dsh_actors.adapters.llm.dialect import limited_output, request_members
+from dsh_actors.adapters.llm.dialect import effort_word, limited_output, request_members
 from dsh_actors.adapters.llm.model_facts import catalogue_facts
 from dsh_actors.adapters.llm.settings import ModelFacts
 from dsh_actors.config.profiles import PROFILES, Profile
 from dsh_actors.core.chunks import CallConfig
 from dsh_actors.core.text import JsonObject
-from dsh_actors.errors import UsageError
 
 __all__ = ["DeepSeekDialect"]
-
-_EFFORTS = ("off", "low", "high", "max")
 
 # The server takes these words too, but what it makes of them has changed before.
 _ALIASES = {
@@ -45,13 +42,7 @@ class DeepSeekDialect:
     def resolve(self, config: CallConfig, facts: ModelFacts | None) -> CallConfig:
         """Raises `UsageError` for an effort that DeepSeek has no word for."""
         asked = config.reasoning_effort or (facts and facts.default_effort) or "high"
-        effort = _ALIASES.get(asked)
-        if effort is None:
-            raise UsageError(
-                f"deepseek has no reasoning effort {asked!r}",
-                code="UNSUPPORTED_REASONING_EFFORT",
-                hint=f"use one of {', '.join(_EFFORTS)}",
-            )
+        effort = effort_word("deepseek", asked, _ALIASES)
         return dataclasses.replace(limited_output(config, facts), reasoning_effort=effort)
 
     def parameters(self, config: CallConfig) -> JsonObject:

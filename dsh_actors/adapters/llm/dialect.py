@@ -16,6 +16,7 @@ __all__ = [
     "Dialect",
     "ProfileDialect",
     "chosen_effort",
+    "effort_word",
     "is_reasoning",
     "limited_output",
     "request_members",
@@ -134,10 +135,18 @@ def chosen_effort(config: CallConfig, facts: ModelFacts | None) -> CallConfig:
         return config
     if asked is None:
         return dataclasses.replace(config, reasoning_effort=facts.default_effort)
-    if facts.efforts and asked not in facts.efforts:
-        raise UsageError(
-            f"{facts.id} has no reasoning effort {asked!r}",
-            code="UNSUPPORTED_REASONING_EFFORT",
-            hint=f"use one of {', '.join(facts.efforts)}",
-        )
+    if facts.efforts:
+        effort_word(facts.id, asked, dict(zip(facts.efforts, facts.efforts, strict=True)))
     return config
+
+
+def effort_word(who: str, asked: str, words: Mapping[str, str]) -> str:
+    """The word that is sent for an effort: ``words`` has it. Raises `UsageError` for one ``who`` lacks."""
+    effort = words.get(asked)
+    if effort is None:
+        raise UsageError(
+            f"{who} has no reasoning effort {asked!r}",
+            code="UNSUPPORTED_REASONING_EFFORT",
+            hint=f"use one of {', '.join(dict.fromkeys(words.values()))}",
+        )
+    return effort

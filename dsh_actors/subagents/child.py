@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from dsh_actors.actors.owned_work import OwnedWork
+from dsh_actors.actors.owned_work import OwnedWork, WorkItem
 from dsh_actors.core.events import Event
 from dsh_actors.core.exit_codes import exit_code_of, reason_of_error
 from dsh_actors.core.ids import SessionId
@@ -37,7 +37,7 @@ MAX_RESUMPTIONS = 3
 @dataclass(frozen=True, slots=True)
 class Plan:
     """``open`` brings the agent up, with an observer on its events. ``settle`` is called once, when the
-    agent has come to rest and its session is free again: it tells the parent. ``release`` comes last.
+    agent has come to rest and its session is free again: it tells the parent.
 
     ``counts_waiting``: the time of ``timeout_s`` runs while there is no place for the agent, too.
     """
@@ -53,18 +53,20 @@ class Plan:
     work: OwnedWork
     open: Callable[[Callable[[Event], None]], AgentHandle] = field(hash=False)
     settle: Callable[[ChildRun, RunEnd], None] = field(hash=False)
-    release: Callable[[ChildRun], None] = field(hash=False)
 
 
 class ChildRun:
-    """A sub-agent that was told to work. Made by the service."""
+    """A sub-agent that was told to work. ``released`` is called last, when its parent knows of the end."""
 
-    def __init__(self, plan: Plan, messages: tuple[str | Message, ...]) -> None:
+    def __init__(self, plan: Plan, message: str | Message, released: Callable[[ChildRun], None]) -> None:
         self.plan = plan
         self.id = plan.id
+        self.item: WorkItem | None = None
+        """What holds the parent open."""
         self.end: RunEnd | None = None
         """The outcome, once the parent has been told."""
-        self._messages = list(messages)
+        self._messages = [message]
+        self._released = released
         self._handle: AgentHandle | None = None
         self._began = time.monotonic()
         self._stopper = CancelSource()
@@ -72,6 +74,7 @@ class ChildRun:
         self._is_over = False
         self._wake = threading.Event()
         self._ended = threading.Event()
+        self._gone = threading.Event()
         self._turn_end: str | None = None
         self._text: str | None = None
         self._error: BaseException | None = None
@@ -101,6 +104,19 @@ class ChildRun:
         """The outcome; None after ``timeout_s`` seconds without."""
         self._ended.wait(timeout_s)
         return self.end
+
+    def result(self) -> RunEnd:
+        """Wait for the outcome. Whoever is stopped while waiting stops it."""
+        try:
+            self._ended.wait()
+        except BaseException:
+            self.stop()
+            raise
+        assert self.end is not None  # set before
+        return self.end
+
+    def wait_until_released(self) -> None:
+        self._gone.wait()
 
     def stop(self, why: str = "parent") -> None:
         """Begin to end it; returns at once. ``why`` is ``timeout``, or ``parent`` for what stands above."""
@@ -145,7 +161,8 @@ class ChildRun:
         finally:
             self.end = self.end or self._outcome()
             self._ended.set()
-            self.plan.release(self)
+            self._released(self)
+            self._gone.set()
 
     def _work(self) -> None:
         plan = self.plan

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol
 
+from dsh_actors.core.ids import SessionId
 from dsh_actors.core.text import JsonObject
 from dsh_actors.ports import ToolContext, ToolOutput, ToolSpec
 
-__all__ = ["ReportTool"]
+__all__ = ["Report", "ReportTool"]
 
 _SPEC = ToolSpec(
     name="report",
@@ -21,11 +22,14 @@ _SPEC = ToolSpec(
 )
 
 
-class ReportTool:
-    """``service`` is the harness's `Subagents`."""
+class Report(Protocol):
+    def __call__(self, child: SessionId, text: str, *, quiet: bool = False) -> None:
+        """As `Subagents.report`."""
 
-    def __init__(self, service: Any) -> None:
-        self._service = service
+
+class ReportTool:
+    def __init__(self, report: Report) -> None:
+        self._report = report
 
     @property
     def spec(self) -> ToolSpec:
@@ -36,5 +40,5 @@ class ReportTool:
 
     def execute(self, arguments: JsonObject, context: ToolContext) -> ToolOutput:
         """Raises `SubagentError` where nobody hears it."""
-        self._service.report(context.session_id, arguments["message"])
+        self._report(context.session_id, arguments["message"])
         return ToolOutput("It was told.")

@@ -85,14 +85,9 @@ def _agent(service: Subagents, caller: SessionId, arguments: JsonObject, context
     undo = context.cancel.on_cancel(run.stop)
     try:
         with service.place_lent(caller, context.cancel):
-            end = run.wait()
-    except BaseException:
-        run.stop()
-        raise
+            end = run.result()
     finally:
         undo()
-    if end is None:
-        raise ToolError("the agent has no outcome", code="SUBAGENT_INTERNAL")
     return tool_answer(run.id, end)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dsh_actors.core.options import Limits
-from tests.subagents.kit import PATIENCE_S, Troupe, call, delegate
+from tests.subagents.kit import PATIENCE_S, Troupe, delegate
 
 
 def test_the_answers_of_all_agents_of_a_reply_are_in_the_next_request(troupe: Troupe) -> None:

@@ -62,12 +62,14 @@ class LimitWatch:
         return self.budget.spending_reached(0 if unsettled is None else unsettled.total)
 
     def before_call(self, counters: Counters, guard: LoopGuard) -> JsonObject | None:
-        """The cause that keeps one more call of a step from starting, if any."""
+        """The cause that keeps one more call of a step from starting, if any; one that may is counted."""
         self._count(counters)
         if self.budget.calls_used_up():
             return {"kind": "hook", "reason": "max_tool_calls"}
         if guard.count >= STOP_AT:
             return {"kind": "hook", "reason": "stuck"}
+        self._calls += 1
+        self.budget.spend(0, 1, 0)
         return None
 
     def _count(self, counters: Counters) -> None:

@@ -143,14 +143,20 @@ class SessionState:
                 self.counters.retries += 1
             case "todo/write":
                 self.todos = data["todos"]
+            case _:
+                self._fold_beside(event)
+
+    def _fold_beside(self, event: Event) -> None:
+        """What goes on beside the turns."""
+        match event.type:
             case "session/title":
-                self._fold_title(data)
+                self._fold_title(event.data)
             case "session/title-llm-result":
-                self._fold_title_call(data)
+                self._fold_title_call(event.data)
             case "subagent/started" | "subagent/ended":
                 # A fork is the parent of none of them.
                 if event.seq >= (self.header.seed_length or 0):
-                    fold_child(self.children, event.type, data)
+                    fold_child(self.children, event.type, event.data)
 
     def _fold_reply(self, data: JsonObject) -> None:
         usage = data.get("usage")

@@ -9,6 +9,7 @@ from typing import Any
 
 from dsh_actors.config import load_config
 from dsh_actors.core.events import Event
+from dsh_actors.core.messages import text_of
 from dsh_actors.core.options import AgentOptions, Limits
 from dsh_actors.core.text import JsonObject
 from dsh_actors.harness import AgentHandle, Harness
@@ -103,6 +104,9 @@ class Troupe:
     def stored(self, session_id: str) -> list[Event]:
         return list(self.harness.storage.read(session_id))
 
-    def prompts(self) -> list[str]:
-        """Of each request so far, the text of everything that was said by users and agents."""
-        return [json.dumps([m.to_json() for m in request.messages]) for request in self.script.requests]
+    def prompt_with(self, task: str) -> str:
+        """The messages of the first request of the agent whose task is this."""
+        for request in self.script.requests:
+            if any(text_of(message) == task for message in request.messages):
+                return json.dumps([message.to_json() for message in request.messages])
+        raise AssertionError(f"nobody was asked {task!r}")

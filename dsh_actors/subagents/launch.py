@@ -149,14 +149,15 @@ class Launcher:
 
     def _launch(self, entry: AgentEntry, plan: Plan, message: str | Message) -> ChildRun:
         run = ChildRun(plan, message, self._released)
-        run.item = self._links.work.add(entry.id, plan.id, "agent", plan.label, run.stop)
+        # Whoever speaks to it from here on reaches this life of it, and starts no other one.
+        self._roster.joined(run)
         fact = started_fact(plan.id, plan.label, plan.mode)
         try:
+            run.item = self._links.work.add(entry.id, plan.id, "agent", plan.label, run.stop)
             AgentRef(entry, self._links).record("subagent/started", fact, ignorable=True)
         except BaseException:
-            self._links.work.release(run.item)
+            self._released(run)
             raise
-        self._roster.joined(run)
         if plan.mode == "continuable":
             self._roster.learn(entry.id, plan.id, fact)
         run.start()

@@ -27,7 +27,16 @@ __all__ = [
 SURFACE_TYPES = frozenset({"user/message", "assistant/message", "tool/result"})
 """The only events that the model may see."""
 
-OWN_TYPES = frozenset({"request/digest", "limit/reached", "run/note", "session/title-llm-result"})
+OWN_TYPES = frozenset(
+    {
+        "request/digest",
+        "limit/reached",
+        "run/note",
+        "session/title-llm-result",
+        "answer/structured",
+        "answer/rejected",
+    }
+)
 """Types of this harness, always written with ``ignorable``."""
 
 KNOWN_TYPES = (

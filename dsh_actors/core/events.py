@@ -35,6 +35,8 @@ OWN_TYPES = frozenset(
         "session/title-llm-result",
         "subagent/started",
         "subagent/ended",
+        "answer/structured",
+        "answer/rejected",
     }
 )
 """Types of this harness, always written with ``ignorable``."""

@@ -6,16 +6,17 @@ nothing but a count. Pure: the caller brings what the log does not know.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
+from dsh_actors.core.answers import STRUCTURED, FinalReply, json_text, rejection_summary
 from dsh_actors.core.children import ChildUse
 from dsh_actors.core.chunks import Usage
+from dsh_actors.core.end_texts import denied_text, judge_aborted, limit_text
 from dsh_actors.core.events import Event
 from dsh_actors.core.exit_codes import EXIT_CODES, error_line, exit_code_of
 from dsh_actors.core.pricing import Bill, Price, PriceOf, Rates, Tokens
 from dsh_actors.core.retry import reason_of
-from dsh_actors.core.text import JsonObject
+from dsh_actors.core.text import JsonObject, JsonValue
 from dsh_actors.core.title_results import is_uncounted
 
 __all__ = ["Circumstances", "OutcomeFold", "Price", "RunEnd", "Tokens"]
@@ -44,14 +45,18 @@ class Circumstances:
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """The end of a run. ``message`` says in one line why, ``error`` is the failure as logged."""
+    """The end of a run. ``message`` says in one line why, ``error`` is the failure as logged.
+
+    ``structured`` is the value of an answer that fits the schema of the run, ``schema`` is ``{"errors"}``
+    where the last answer does not fit it.
+    """
 
     reason: str
     exit_code: int
     session_id: str | None
     message: str
     answer: str | None = None
-    structured: JsonObject | None = field(default=None, hash=False)
+    structured: JsonValue = field(default=None, hash=False)
     partial: bool = False
     turns: int = 0
     steps: int = 0
@@ -68,6 +73,7 @@ class RunEnd:
     limit: JsonObject | None = field(default=None, hash=False)
     signal: str | None = None
     error: JsonObject | None = field(default=None, hash=False)
+    schema: JsonObject | None = field(default=None, hash=False)
 
     @property
     def status(self) -> str:
@@ -79,7 +85,7 @@ class RunEnd:
         return self.reason == "completed"
 
     def to_json(self) -> JsonObject:
-        """The ``run.end`` object. ``limit``, ``signal`` and ``error`` appear where there is one."""
+        """The ``run.end`` object. ``limit``, ``signal``, ``error``, ``schema`` appear where there is one."""
         data: JsonObject = {"type": "run.end", "status": self.status, "reason": self.reason}
         data |= {"exit_code": self.exit_code, "session_id": self.session_id, "message": self.message}
         data |= {"answer": self.answer, "structured": self.structured, "partial": self.partial}
@@ -88,7 +94,7 @@ class RunEnd:
         data |= {"denied": list(self.denied), "tool_errors": self.tool_errors}
         data |= {"abandoned": list(self.abandoned), "retries": self.retries, "sandbox": self.sandbox}
         data["warnings"] = list(self.warnings)
-        optional = {"limit": self.limit, "signal": self.signal, "error": self.error}
+        optional = {"limit": self.limit, "signal": self.signal, "error": self.error, "schema": self.schema}
         return data | {key: value for key, value in optional.items() if value is not None}
 
     def printed_answer(self, partial_ok: bool) -> str | None:
@@ -130,6 +136,7 @@ class OutcomeFold:
         self._limit: JsonObject | None = None
         self._is_limit_unknown = False
         self._text: str | None = None
+        self._final = FinalReply()
         self._cut = False
         self._replied = False
         self._open_calls: dict[str, str] = {}
@@ -180,6 +187,7 @@ class OutcomeFold:
             self._end = self._limit = None
             self._replied = False
             self._open_calls.clear()
+            self._final.apply(event)
         elif self.turns:
             self._fold(event)
 
@@ -199,6 +207,8 @@ class OutcomeFold:
                 self._request_at = event.time
             case "assistant/message":
                 self._fold_reply(data)
+            case "answer/structured" | "answer/rejected":
+                self._final.apply(event)
             case "tool/call":
                 self.tool_calls += 1
                 self.tool = name = data["name"]
@@ -236,6 +246,7 @@ class OutcomeFold:
         elif self._unbilled is not None:
             self.context = self._unbilled.total
         self._settle()
+        self._final.verdict = None
         blocks = data["message"]["content"]
         self._text = "".join(block["text"] for block in blocks if block["type"] == "text")
         self._cut = bool(data.get("interrupted"))
@@ -296,6 +307,12 @@ class OutcomeFold:
             # The log may lack their results: what they did is done all the same.
             message += f"; calls already made: {', '.join(f'{n} {name}' for name, n in self._made.items())}"
         answer = self._text if self._text and self._text.strip() else None
+        errors, structured = self._final.errors, None
+        if errors is not None and reason != "schema":
+            message += f"; {rejection_summary(errors)}"
+        if answer is not None and self._final.verdict is not None and self._final.verdict.type == STRUCTURED:
+            # What is asked for is the value: a fence around it would be in the way of who reads it.
+            answer, structured = json_text(answer), self._final.verdict.data.get("value")
         whole = reason in ("completed", "denied", "pipe") and not self._cut
         return RunEnd(
             reason=reason,
@@ -303,6 +320,7 @@ class OutcomeFold:
             session_id=facts.session_id,
             message=message,
             answer=answer,
+            structured=structured,
             partial=answer is not None and not whole,
             turns=self.turns,
             steps=self.steps,
@@ -319,6 +337,7 @@ class OutcomeFold:
             limit=self._limit,
             signal=facts.signal if reason == "interrupted" else None,
             error=(self._end or {}).get("error"),
+            schema=None if errors is None else {"errors": errors},
         )
 
     def _judge(self, facts: Circumstances) -> tuple[str, str]:
@@ -326,7 +345,7 @@ class OutcomeFold:
             return facts.reason, facts.message or facts.reason
         end = self._end or {"kind": "none"}
         if self._limit is not None:
-            return self._limit["kind"], _limit_text(self._limit, self._is_limit_unknown)
+            return self._limit["kind"], limit_text(self._limit, self._is_limit_unknown)
         match end["kind"]:
             case "completed":
                 return self._judge_completed(facts.fail_on_denied)
@@ -337,7 +356,7 @@ class OutcomeFold:
             case "error":
                 return self._judge_error(end["error"])
             case "aborted":
-                return _judge_aborted(end.get("reason") or {}, facts.signal)
+                return judge_aborted(end.get("reason") or {}, facts.signal)
         if facts.signal is not None:
             return "interrupted", f"stopped by {facts.signal}"
         return "internal", "the run ended without an answer and without a recorded end"
@@ -347,8 +366,10 @@ class OutcomeFold:
             return "internal", f"the turn ended with unanswered calls: {', '.join(self._open_calls.values())}"
         if not (self._replied and self._text and self._text.strip()):
             return "empty_response", "the model's answer has no text"
+        if (errors := self._final.errors) is not None:
+            return "schema", rejection_summary(errors)
         if self._denied and fail_on_denied:
-            return "denied", _denied_text(self._denied)
+            return "denied", denied_text(self._denied)
         return "completed", "completed"
 
     def _judge_error(self, failure: JsonObject) -> tuple[str, str]:
@@ -361,40 +382,3 @@ class OutcomeFold:
         reason = reason_of(failure.get("code", "UNKNOWN"))
         # The line on standard error begins with the name of the exit code.
         return reason, text if reason == EXIT_CODES[reason].name else f"{reason}: {text}"
-
-
-def _judge_aborted(cause: JsonObject, signal: str | None) -> tuple[str, str]:
-    kind, word = cause.get("kind"), str(cause.get("reason"))
-    if kind == "hook" and word in EXIT_CODES and word != "completed":
-        return word, _STOPPED.get(word, f"stopped: {word}")
-    if signal is not None:
-        return "interrupted", f"stopped by {signal}"
-    if kind == "hook":
-        return "interrupted", f"stopped: {word}"
-    if kind == "disposed":
-        return "internal", "the agent was disposed of before its turn was over"
-    return "interrupted", "cancelled"
-
-
-_STOPPED = {"timeout": "--timeout passed", "deadline": "--deadline passed"}
-
-
-def _limit_text(limit: JsonObject, is_unknown: bool) -> str:
-    kind, value = limit["kind"], limit["value"]
-    if is_unknown:
-        return f"--{kind.replace('_', '-')} {value} cannot be kept: what the run took so far is not known"
-    if kind == "stuck":
-        return f"the same call came back with the same result {value} times"
-    if kind in _STOPPED:
-        return _STOPPED[kind]
-    return f"--{kind.replace('_', '-')} {value} reached"
-
-
-def _denied_text(denied: Sequence[JsonObject]) -> str:
-    first = denied[0]
-    text = f"{first['tool']} was denied by {first.get('rule') or 'a policy'}"
-    if first.get("reason"):
-        text += f": {first['reason']}"
-    if first.get("hint"):
-        text += f"; to allow it: {first['hint']}"
-    return text + (f" (and {len(denied) - 1} more)" if len(denied) > 1 else "")

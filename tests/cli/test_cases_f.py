@@ -80,9 +80,10 @@ def test_without_waiting_the_work_is_named_and_ended(dsh: Dsh) -> None:
 
 
 def test_totals_are_exact_over_retries_failures_agents_and_resumes(dsh: Dsh) -> None:
+    again = H(503, {"retry-after": "0"})
     root = [
         C("agent", task("child"), usage=USAGE),
-        H(503, {"retry-after": "0"}),
+        again,
         CC(("agent", task("bad")), ("agent", task("behind", background=True)), usage=USAGE),
         T("one", usage=USAGE),
         T("two", usage=USAGE),
@@ -92,7 +93,7 @@ def test_totals_are_exact_over_retries_failures_agents_and_resumes(dsh: Dsh) -> 
     play(
         dsh,
         root=root,
-        child=[C("agent", task("grandchild"), usage=USAGE), H(500), T("c", usage=USAGE)],
+        child=[C("agent", task("grandchild"), usage=USAGE), again, T("c", usage=USAGE)],
         grandchild=[T("g", usage=USAGE)],
         bad=[C("bash", {"command": "true"}, usage=USAGE), H(400)],
         behind=[T("b", usage=USAGE, hold="behind")],

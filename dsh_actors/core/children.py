@@ -15,9 +15,13 @@ AGENT_TOOLS = frozenset({"agent", "agent_send", "agent_interrupt", "agent_list",
 _COUNTS = tuple(Tokens.__dataclass_fields__)
 
 
-def started_fact(child: str, label: str, mode: str, schema: JsonObject | None = None) -> JsonObject:
+def started_fact(
+    child: str, label: str, mode: str, *, is_fork: bool = False, schema: JsonObject | None = None
+) -> JsonObject:
     """The data of ``subagent/started``; ``mode`` is ``one-shot`` or ``continuable``."""
     fact: JsonObject = {"id": child, "label": label, "mode": mode}
+    if is_fork:
+        fact["fork"] = True
     return fact if schema is None else fact | {"schema": schema}
 
 
@@ -29,6 +33,8 @@ def fold_child(children: dict[str, JsonObject], kind: str, data: JsonObject) -> 
     child = data["id"]
     if kind == "subagent/started":
         children[child] = {"label": str(data.get("label")), "mode": data.get("mode"), "open": True}
+        if data.get("fork") is True:
+            children[child]["fork"] = True
         if type(data.get("schema")) is dict:
             children[child]["schema"] = data["schema"]
     elif child in children:

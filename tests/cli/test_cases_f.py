@@ -190,6 +190,25 @@ def test_a_resumed_root_hears_of_what_a_kill_interrupted_and_can_send_it_on(dsh:
     assert verified.code == 0, verified.out
 
 
+# --- F12 ------------------------------------------------------------------------------------------
+
+
+def test_who_waits_for_an_agent_asks_for_nothing_meanwhile(dsh: Dsh) -> None:
+    play(
+        dsh,
+        root=[C("agent", task("child", background=True)), C("agent_wait", {}), T("done")],
+        child=[T("late", hold="child")],
+    )
+    running = dsh.begin("--json", ROOT)
+    running.wait_for_event("tool/call", 2)
+    dsh.server.wait_for_requests(3)
+    dsh.server.release("child")
+    result = running.wait()
+    assert (result.code, result.end["answer"]) == (0, "done")
+    requests = dsh.requests()
+    assert len(requests) == 4 and "late" in requests[-1].text
+
+
 # --- the rest -------------------------------------------------------------------------------------
 
 

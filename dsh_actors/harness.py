@@ -9,9 +9,11 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dsh_actors.actors import protocol as p
+from dsh_actors.actors.address import Address
+from dsh_actors.actors.jobs import JobGround
 from dsh_actors.actors.lifecycle import DISPOSE_MARGIN_S, AgentEntry, Lifecycle
 from dsh_actors.actors.owned_work import OwnedWork
 from dsh_actors.actors.projector import watch_sessions
@@ -44,7 +46,11 @@ from dsh_actors.runtime.process import Processes
 from dsh_actors.runtime.ref import ACTOR_TIMEOUT, Ref
 from dsh_actors.runtime.timers import SystemClock
 from dsh_actors.sessions import PreparedSession, SessionView, StoredSessions
+from dsh_actors.subagents.tools import agent_tools
 from dsh_actors.workers import Addresses, WorkerParts, worker_specs
+
+if TYPE_CHECKING:
+    from dsh_actors.subagents.service import Subagents
 
 __all__ = ["AgentHandle", "AgentRef", "Harness"]
 
@@ -75,8 +81,9 @@ class Harness:
         self.storage: SessionStorage = self.memory if ephemeral else open_storage(config, self.clock.now_ms)
         self.scope = Scope("global")
         self.scope.section("persona", 0, PERSONA)
-        for tool in builtin_tools():
+        for tool in (*builtin_tools(), *agent_tools(lambda: self.subagents)):
             self.scope.tool(tool)
+        self.scope.listen("agent/session-start", self._on_session_start)
         self._presets: dict[str, Scope] = {}
         place = None if ephemeral else config.home
         self._shelf = AttachmentShelf(place, lambda: prepare_home(config.require_home()))
@@ -84,6 +91,8 @@ class Harness:
         self._redactor = Redactor(config.secrets())
         # Carried by every child, so that whatever escapes its group is still found.
         self.processes = Processes(f"dsh-{os.getpid()}-{secrets.token_hex(4)}")
+        self.work = OwnedWork()
+        self._agents: dict[SessionId, AgentEntry] = {}
         self._assembly = AgentAssembly(
             config,
             self.clock,
@@ -92,16 +101,18 @@ class Harness:
             self.processes,
             self._redactor,
             lambda data, name, keep: ImageBlock(self._shelf.put(data, name, ephemeral=not keep)),
+            JobGround(self.work, self.processes, self._redactor, self._address_of).jobs_of,
         )
         self._at = Addresses()
-        self.work = OwnedWork()
-        self._agents: dict[SessionId, AgentEntry] = {}
         self._books = StoreBooks()
         self._lifecycle = self._wire()
         watch_sessions(self.scope, self._at.projector)
         self._supervisor = self._start()
-        self._links = AgentLinks(self._supervisor, config.price, self._redactor, self.work)
+        self._links = AgentLinks(
+            self._supervisor, config.price, self._redactor, self.work, lambda: self.subagents, self.fork
+        )
         self._sessions = StoredSessions(self.storage, self._at.store, self._supervisor)
+        self._subagents: Subagents | None = None
         self._closed = False
 
     @classmethod
@@ -119,6 +130,25 @@ class Harness:
     def sandbox(self) -> str:
         """``bwrap``, ``none`` or ``off``: what shell commands ran in, as far as any ran."""
         return self._assembly.sandbox
+
+    @property
+    def subagents(self) -> Subagents:
+        """What agents do with their sub-agents."""
+        if self._subagents is None:
+            from dsh_actors.subagents.service import Ground, Subagents  # most runs have none
+
+            ground = Ground(
+                config=self.config,
+                clock=self.clock,
+                agents=self._agents,
+                links=self._links,
+                pools=self._assembly.pools,
+                scope=self.scope,
+                check=self._check,
+                inspect=self.inspect,
+            )
+            self._subagents = Subagents(ground)
+        return self._subagents
 
     def image(self, data: bytes, name: str | None = None, *, ephemeral: bool = False) -> ImageBlock:
         """Store an image (PNG, JPEG, GIF, WebP), for a message to an agent; ``ephemeral``: not on the disk.
@@ -273,6 +303,12 @@ class Harness:
             return SessionId(options.session_id)
         return dated_session_id(self.clock.now_ms(), secrets.token_hex(4))
 
+    def _on_session_start(self, payload: Mapping[str, str]) -> None:
+        """An agent that is resumed hears of the sub-agents whose work was interrupted with its own."""
+        entry = self._agents.get(SessionId(payload["session"]))
+        if payload["source"] == "resume" and entry is not None and entry.parts.children:
+            self.subagents.adopt(entry)
+
     def _prepare_home(self, options: AgentOptions) -> None:
         if not options.ephemeral and self.storage is not self.memory:
             # Only now: a task that is refused leaves no folder behind.
@@ -281,6 +317,10 @@ class Harness:
     def _bring_up(self, message: p.CreateAgent | p.ResumeAgent | p.ForkAgent) -> AgentHandle:
         entry = self._supervisor.ask(message, timeout=OPEN_TIMEOUT_S + ASK_TIMEOUT_S)
         return AgentHandle(entry, self._links)
+
+    def _address_of(self, session_id: SessionId) -> Address | None:
+        entry = self._agents.get(session_id)
+        return None if entry is None else entry.address
 
     def _worker_refs(self) -> Iterator[Ref[Any]]:
         for address in self._at.all():

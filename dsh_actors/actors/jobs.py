@@ -62,6 +62,13 @@ class JobGround:
     redactor: Redactor
     address_of: Callable[[SessionId], Address | None]
 
+    def jobs_of(self, owner: SessionId, scope: Scope, log: JobLog) -> AgentJobs:
+        """The jobs of an agent that is being built, whose log says ``log`` of earlier ones."""
+        jobs = AgentJobs(self, owner, scope, log)
+        if log.open:
+            scope.listen("agent/session-start", jobs.report_lost)
+        return jobs
+
 
 class _Job:
     """One job: its state and what it wrote since it was read last."""
@@ -176,7 +183,7 @@ class AgentJobs:
         self._jobs[job.id] = job
         self._record("job/started", started_fact(job.id, _KIND, shorten(label, _LABEL_IN_LOG)))
         job.task = start_task(
-            lambda token: self._follow(job, item, process, timeout_s, token),
+            lambda token: self._follow(job, process, timeout_s, token),
             lambda end: self._ended(item, end),
             name=f"job {job.id} {self._owner}",
         )
@@ -218,7 +225,6 @@ class AgentJobs:
     def _follow(
         self,
         job: _Job,
-        item: WorkItem,
         process: RunningProcess,
         timeout_s: float | None,
         token: CancelToken,
@@ -228,12 +234,12 @@ class AgentJobs:
         try:
             result = process.wait(timeout_s=left, cancel=token)
             job.settle(*_outcome(result, timeout_s), result.duration_s)
-        except BaseException as error:
-            job.settle("failed", f"it was lost: {error_chain(error)}", None)
-            raise
-        finally:
-            self._record("job/ended", ended_fact(job.view()))
-            self._wake_waiters(job)
+        except Exception as error:
+            # A fault of ours: the command may go on, and is ended with the harness.
+            LOGGER.exception("job %s of %s was lost", job.id, self._owner)
+            job.settle("failed", f"lost: {error_chain(error)}", None)
+        self._record("job/ended", ended_fact(job.view()))
+        self._wake_waiters(job)
         while waiting := [waiter for waiter in self._waiters if job in waiter.jobs]:
             waiting[0].done.wait()
         if not job.is_reported:
@@ -268,24 +274,20 @@ class AgentJobs:
     def _is_owner_idle(self) -> bool:
         address = self._address()
         try:
-            return address is not None and address.ask(p.GetStatus(), timeout=STATUS_TIMEOUT_S).status == "idle"
+            status = None if address is None else address.ask(p.GetStatus(), timeout=STATUS_TIMEOUT_S)
         except ActorGone:
             return False  # it is just being rebuilt, or gone
+        return status is not None and status.status == "idle"
 
     # --- messages to the owner ---------------------------------------------------------------
 
     def report_lost(self, _payload: Any = None) -> None:
-        """For an agent that is resumed: tell it of the jobs that a crash ended, before anybody speaks to it."""
+        """An agent is resumed: tell it of the jobs that a crash ended, before anybody speaks to it."""
         lost, self._log.open = self._log.open, {}
         for job_id in lost:
             self._record("job/ended", {"id": job_id, "status": "unknown", "detail": "", "durationMs": 0})
         if lost:
             self._deliver(list(lost), unknown_end_text(lost), "next-step", wake=False)
-
-    @property
-    def has_lost(self) -> bool:
-        """Whether the log knows of jobs without an end."""
-        return bool(self._log.open)
 
     def _deliver(self, jobs: list[str], text: str, target: Any, *, wake: bool) -> None:
         source = notice_source(jobs)

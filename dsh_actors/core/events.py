@@ -27,7 +27,18 @@ __all__ = [
 SURFACE_TYPES = frozenset({"user/message", "assistant/message", "tool/result"})
 """The only events that the model may see."""
 
-OWN_TYPES = frozenset({"request/digest", "limit/reached", "run/note", "session/title-llm-result"})
+OWN_TYPES = frozenset(
+    {
+        "job/ended",
+        "job/started",
+        "request/digest",
+        "limit/reached",
+        "run/note",
+        "session/title-llm-result",
+        "subagent/started",
+        "subagent/ended",
+    }
+)
 """Types of this harness, always written with ``ignorable``."""
 
 KNOWN_TYPES = (

@@ -1,4 +1,4 @@
-"""Background jobs: what a log says of them, what one is at a moment, and how its owner hears of its end. Pure."""
+"""Background jobs: what a log says of them, how one stands, and what its owner is told of it. Pure."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ __all__ = [
     "JobStatus",
     "JobView",
     "NoticeBudget",
+    "UnreadNotices",
     "ended_fact",
     "job_line",
     "notice_source",
@@ -29,6 +30,8 @@ JobStatus = Literal["running", "stopping", "completed", "failed", "killed"]
 
 MAX_WAKES = 3
 """So often in a row the end of a job wakes its owner; then somebody else has to speak to it first."""
+
+_PLUGIN = "jobs"
 
 LABEL_LIMIT = 120
 """Characters of a command in what is said about its job."""
@@ -74,7 +77,7 @@ class JobLog:
         if kind == "job/started":
             self.started += 1
             if own:
-                self.open[job] = data["label"]
+                self.open[job] = str(data.get("label", ""))
         else:
             self.open.pop(job, None)
 
@@ -114,6 +117,29 @@ class NoticeBudget:
         return True
 
 
+class UnreadNotices:
+    """A fold: the notices about jobs that wait for their agent. A run that ends with one left is not done."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, list[str]] = {}
+
+    @property
+    def jobs(self) -> list[str]:
+        """Whose notices nobody has read."""
+        return [job for jobs in self._jobs.values() for job in jobs]
+
+    def queued(self, data: JsonObject) -> None:
+        """Take in an ``agent/inbox/spliced``."""
+        for message in data["inserted"]:
+            source = message["source"]
+            if source["kind"] == "plugin" and source["plugin"] == _PLUGIN:
+                self._jobs[message["id"]] = list(source.get("jobs", ()))
+
+    def read(self, data: JsonObject) -> None:
+        """Take in a ``user/message``."""
+        self._jobs.pop(data["id"], None)
+
+
 def started_fact(job: str, kind: str, label: str) -> JsonObject:
     """The data of ``job/started``."""
     return {"id": job, "kind": kind, "label": label}
@@ -131,7 +157,7 @@ def ended_fact(view: JobView) -> JsonObject:
 
 def notice_source(jobs: Iterable[str]) -> PluginSource:
     """Where a notice about jobs comes from."""
-    return PluginSource("jobs", "notice", {"jobs": list(jobs)})
+    return PluginSource(_PLUGIN, "notice", {"jobs": list(jobs)})
 
 
 def job_line(view: JobView) -> str:
@@ -153,7 +179,7 @@ def notice_text(reading: JobReading, limit: int) -> str:
     """What the owner of a job is told when it has ended. The output is cut in its middle, nothing else is."""
     view = reading.view
     head = f"The background job {job_line(view)}. Its command: {shorten(view.label, LABEL_LIMIT)}"
-    text, omitted = visible(reading.output, reading.omitted, limit)
+    text, _ = visible(reading.output, reading.omitted, limit)
     if not text:
         return f"{head}\nIt wrote nothing more."
     return f"{head}\nWhat it wrote since it was last read:\n{text}"
@@ -164,8 +190,8 @@ def unknown_end_text(jobs: dict[str, str]) -> str:
     lines = [f"- {job}: {shorten(label, LABEL_LIMIT)}" for job, label in jobs.items()]
     return "\n".join(
         [
-            "These background jobs were running when the program was ended from outside. They were ended with "
-            "it; how far they came is not known, and their output is gone:",
+            "These background jobs were running when the program was ended from outside. They were ended "
+            "with it; how far they came is not known, and their output is gone:",
             *lines,
         ]
     )

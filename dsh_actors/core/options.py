@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from dsh_actors.core.policy import ApprovalPolicy
 
@@ -17,7 +17,11 @@ TITLE_MODES = ("fallback", "first-prompt", "all-prompts")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Ends of a run; ``None`` is no limit. Tokens are as reported; cost is in the price's currency."""
+    """Ends of a run; ``None`` is no limit. Tokens are as reported; cost is in the price's currency.
+
+    What is spent counts for an agent and everything below it. ``max_agents``: sub-agents in all;
+    ``max_concurrent_agents``: at work at once; ``max_depth``: how deep they may be nested, 0 forbids them.
+    """
 
     max_steps: int | None = None
     max_tool_calls: int | None = None
@@ -27,6 +31,15 @@ class Limits:
     deadline_s: float | None = None
     tool_timeout_s: float = 120.0
     max_retries: int = 5
+    max_agents: int = 100
+    max_concurrent_agents: int = 8
+    max_depth: int = 3
+
+    def stricter(self, other: Limits) -> Limits:
+        """Of each limit the one that is reached first."""
+        pairs = ((f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+        lowest = {name: b if a is None else a if b is None else min(a, b) for name, a, b in pairs}
+        return Limits(**lowest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +57,8 @@ class AgentOptions:
     ``model`` is ``PROVIDER/MODEL``. ``cwd`` is absolute. ``session_id`` None lets the harness choose.
     ``system_prompt`` replaces the built-in persona; ``append_system_prompt`` follows it.
     ``tools`` None means all built-in tools; ``deny_tools`` is taken away from them.
-    ``ephemeral`` keeps nothing on disk. ``sandbox`` is ``auto``, ``require`` or ``off``.
+    ``ephemeral`` keeps nothing on disk. ``sandbox`` is ``auto``, ``require`` or ``off``. ``depth`` is how
+    many agents stand above this one.
     """
 
     model: str
@@ -62,3 +76,4 @@ class AgentOptions:
     sandbox: str = "auto"
     ephemeral: bool = False
     preset: str | None = None
+    depth: int = 0

@@ -6,12 +6,14 @@ nothing but a count. Pure: the caller brings what the log does not know.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
+from dsh_actors.core.children import ChildUse
 from dsh_actors.core.chunks import Usage
 from dsh_actors.core.events import Event
 from dsh_actors.core.exit_codes import EXIT_CODES, error_line, exit_code_of
+from dsh_actors.core.jobs import UnreadNotices
+from dsh_actors.core.outcome_words import denied_text, judge_aborted, limit_text
 from dsh_actors.core.pricing import Bill, Price, PriceOf, Rates, Tokens
 from dsh_actors.core.retry import reason_of
 from dsh_actors.core.text import JsonObject
@@ -134,6 +136,7 @@ class OutcomeFold:
         self._open_calls: dict[str, str] = {}
         self._denied: list[JsonObject] = []
         self._step_retries = 0
+        self._notices = UnreadNotices()
         self._made: dict[str, int] = {}
         self.turns = self.steps = self.tool_calls = self.tool_errors = self.retries = 0
         self.tool: str | None = None
@@ -204,10 +207,16 @@ class OutcomeFold:
                 self._made[name] = self._made.get(name, 0) + 1
             case "tool/result":
                 self._fold_result(data)
+            case "subagent/ended":
+                self._count_child(data)
             case "session/title-llm-request":
                 self._title_at = event.time
             case "session/title-llm-result":
                 self._count_title(data, event.time)
+            case "agent/inbox/spliced":
+                self._notices.queued(data)
+            case "user/message":
+                self._notices.read(data)
             case "llm/retry":
                 self._settle()
                 self.retries += 1
@@ -250,6 +259,12 @@ class OutcomeFold:
         elif block.get("isError"):
             self.tool_errors += 1
 
+    def _count_child(self, data: JsonObject) -> None:
+        used = ChildUse.from_json(data)
+        self.add_child(used.tokens, used.cost, used.currency)
+        self._denied.extend(used.denied)
+        self.tool_errors += used.tool_errors
+
     def _settle(self) -> None:
         if self._unbilled is not None:
             self._tokens.add(self._unbilled)
@@ -283,6 +298,8 @@ class OutcomeFold:
         reason, message = self._judge(facts)
         if reason == "completed" and facts.abandoned:
             reason, message = "abandoned", f"given up while it went on: {', '.join(facts.abandoned)}"
+        elif reason == "completed" and (unread := self._notices.jobs):
+            reason, message = "abandoned", f"the agent did not hear of the end of {', '.join(unread)}"
         if reason == "storage_full" and self._made:
             # The log may lack their results: what they did is done all the same.
             message += f"; calls already made: {', '.join(f'{n} {name}' for name, n in self._made.items())}"
@@ -317,7 +334,7 @@ class OutcomeFold:
             return facts.reason, facts.message or facts.reason
         end = self._end or {"kind": "none"}
         if self._limit is not None:
-            return self._limit["kind"], _limit_text(self._limit, self._is_limit_unknown)
+            return self._limit["kind"], limit_text(self._limit, self._is_limit_unknown)
         match end["kind"]:
             case "completed":
                 return self._judge_completed(facts.fail_on_denied)
@@ -328,7 +345,7 @@ class OutcomeFold:
             case "error":
                 return self._judge_error(end["error"])
             case "aborted":
-                return _judge_aborted(end.get("reason") or {}, facts.signal)
+                return judge_aborted(end.get("reason") or {}, facts.signal)
         if facts.signal is not None:
             return "interrupted", f"stopped by {facts.signal}"
         return "internal", "the run ended without an answer and without a recorded end"
@@ -339,7 +356,7 @@ class OutcomeFold:
         if not (self._replied and self._text and self._text.strip()):
             return "empty_response", "the model's answer has no text"
         if self._denied and fail_on_denied:
-            return "denied", _denied_text(self._denied)
+            return "denied", denied_text(self._denied)
         return "completed", "completed"
 
     def _judge_error(self, failure: JsonObject) -> tuple[str, str]:
@@ -352,40 +369,3 @@ class OutcomeFold:
         reason = reason_of(failure.get("code", "UNKNOWN"))
         # The line on standard error begins with the name of the exit code.
         return reason, text if reason == EXIT_CODES[reason].name else f"{reason}: {text}"
-
-
-def _judge_aborted(cause: JsonObject, signal: str | None) -> tuple[str, str]:
-    kind, word = cause.get("kind"), str(cause.get("reason"))
-    if kind == "hook" and word in EXIT_CODES and word != "completed":
-        return word, _STOPPED.get(word, f"stopped: {word}")
-    if signal is not None:
-        return "interrupted", f"stopped by {signal}"
-    if kind == "hook":
-        return "interrupted", f"stopped: {word}"
-    if kind == "disposed":
-        return "internal", "the agent was disposed of before its turn was over"
-    return "interrupted", "cancelled"
-
-
-_STOPPED = {"timeout": "--timeout passed", "deadline": "--deadline passed"}
-
-
-def _limit_text(limit: JsonObject, is_unknown: bool) -> str:
-    kind, value = limit["kind"], limit["value"]
-    if is_unknown:
-        return f"--{kind.replace('_', '-')} {value} cannot be kept: what the run took so far is not known"
-    if kind == "stuck":
-        return f"the same call came back with the same result {value} times"
-    if kind in _STOPPED:
-        return _STOPPED[kind]
-    return f"--{kind.replace('_', '-')} {value} reached"
-
-
-def _denied_text(denied: Sequence[JsonObject]) -> str:
-    first = denied[0]
-    text = f"{first['tool']} was denied by {first.get('rule') or 'a policy'}"
-    if first.get("reason"):
-        text += f": {first['reason']}"
-    if first.get("hint"):
-        text += f"; to allow it: {first['hint']}"
-    return text + (f" (and {len(denied) - 1} more)" if len(denied) > 1 else "")

@@ -207,17 +207,19 @@ class AgentJobs:
     ) -> tuple[JobView, ...]:
         jobs = tuple(self._find(job_id) for job_id in ids)
         waiter = _Waiter(jobs, first, threading.Event(), threading.Event())
-        if not waiter.is_satisfied:
-            self._waiters.append(waiter)
-            undo = cancel.on_cancel(waiter.woken.set)
-            try:
+        self._waiters.append(waiter)
+        undo = cancel.on_cancel(waiter.woken.set)
+        try:
+            if not waiter.is_satisfied:
                 waiter.woken.wait(timeout_s)
-                if cancel.reason is not None and not waiter.is_satisfied:
-                    raise Cancelled(cancel.reason)
-            finally:
-                undo()
-                self._waiters.remove(waiter)
-                waiter.done.set()
+            if cancel.reason is not None and not waiter.is_satisfied:
+                raise Cancelled(cancel.reason)
+            for job in jobs:
+                job.is_reported |= job.is_over
+        finally:
+            undo()
+            self._waiters.remove(waiter)
+            waiter.done.set()
         return tuple(job.view() for job in jobs)
 
     # --- one job from its start to its end ---------------------------------------------------
@@ -318,7 +320,7 @@ class AgentJobs:
 
     def _forget_old(self) -> None:
         ended = [job_id for job_id, job in self._jobs.items() if job.is_over]
-        for job_id in ended[: len(ended) - KEPT_ENDED + 1]:
+        for job_id in ended[: max(0, len(ended) - KEPT_ENDED + 1)]:
             del self._jobs[job_id]
 
     def _watch_claims(self) -> None:

@@ -19,18 +19,20 @@ from dsh_actors.adapters.tools.registry import select_tools
 from dsh_actors.adapters.tools.sandbox import probe_sandbox, wrap_command
 from dsh_actors.config import Config
 from dsh_actors.config.cost_limit import require_currency, require_price
+from dsh_actors.core.answers import schema_section
 from dsh_actors.core.budget import Budget
 from dsh_actors.core.children import AGENT_TOOLS
 from dsh_actors.core.chunks import CallConfig, Usage
 from dsh_actors.core.ids import CallId, SessionId
 from dsh_actors.core.jobs import JobLog
+from dsh_actors.core.keeping import is_new_fork, kept_prompt
 from dsh_actors.core.limits import LimitWatch
 from dsh_actors.core.messages import ImageBlock
 from dsh_actors.core.options import AgentOptions, TitlePolicy
 from dsh_actors.core.policy import require_known
 from dsh_actors.core.redaction import MIN_SECRET, Redactor
 from dsh_actors.core.request import RequestHeader
-from dsh_actors.core.scope import KeptPrompt, Scope
+from dsh_actors.core.scope import Scope
 from dsh_actors.core.state import SessionState
 from dsh_actors.core.text import is_well_formed
 from dsh_actors.core.turn_env import Environment
@@ -224,7 +226,10 @@ class AgentAssembly:
         if options.system_prompt is not None:
             scope.section("persona", 0, self._literal(options.system_prompt))
         appended = self._redactor.text(options.append_system_prompt or "")
-        scope.kept_prompt = _kept_prompt(options, state, appended)
+        form = "" if options.schema is None else self._redactor.text(schema_section(options.schema))
+        scope.kept_prompt = kept_prompt(options, state, appended, form)
+        if form:
+            scope.section("answer-schema", 100, self._literal(form))
         if options.append_system_prompt is not None:
             scope.section("appended", 10, self._literal(options.append_system_prompt))
         scope.variable("brace", "{{")
@@ -236,7 +241,7 @@ class AgentAssembly:
         None for one that knows no tool of ours, such as a session from elsewhere. Tools of plugins are
         registered on purpose, and seen.
         """
-        if state.request_header is None or (_is_new_fork(state) and options.preset is not None):
+        if state.request_header is None or (is_new_fork(state) and options.preset is not None):
             return frozenset()
         known = {tool.name for tool in state.request_header.tools}
         return self._builtin - known if not known or known & self._builtin else frozenset()
@@ -363,27 +368,6 @@ def _with_kept_settings(asked: CallConfig, logged: RequestHeader | None) -> Call
         reasoning_effort=asked.reasoning_effort or kept.reasoning_effort,
         max_tokens=asked.max_tokens or kept.max_tokens,
     )
-
-
-def _kept_prompt(options: AgentOptions, state: SessionState, appended: str) -> KeptPrompt | None:
-    """The words a session began with, so that its cached prefix stays valid; None for a prompt of its own.
-
-    They are the whole prompt: the sections that are registered are in them already.
-    """
-    logged = state.request_header
-    if logged is None or not logged.system or options.system_prompt is not None:
-        return None
-    if _is_new_fork(state) and options.preset is not None:
-        return None  # the preset has words of its own
-    if not appended or logged.system.endswith(f"\n\n{appended}".rstrip("\n")):
-        return KeptPrompt(logged.system)
-    return KeptPrompt(f"{logged.system}\n\n{appended}")
-
-
-def _is_new_fork(state: SessionState) -> bool:
-    """Whether nothing has happened since the copy was made."""
-    seed = state.header.seed_length
-    return seed is not None and state.next_seq <= seed + 1
 
 
 def _locator(cwd: str, home: str) -> Callable[[str], str]:

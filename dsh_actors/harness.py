@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dsh_actors.actors import protocol as p
-from dsh_actors.actors.address import Address
 from dsh_actors.actors.jobs import JobGround
 from dsh_actors.actors.lifecycle import DISPOSE_MARGIN_S, AgentEntry, Lifecycle
 from dsh_actors.actors.owned_work import OwnedWork
@@ -50,6 +49,7 @@ from dsh_actors.subagents.tools import agent_tools
 from dsh_actors.workers import Addresses, WorkerParts, worker_specs
 
 if TYPE_CHECKING:
+    from dsh_actors.adapters.json_schema import AnswerSchema
     from dsh_actors.subagents.service import Subagents
 
 __all__ = ["AgentHandle", "AgentRef", "Harness"]
@@ -101,7 +101,7 @@ class Harness:
             self.processes,
             self._redactor,
             lambda data, name, keep: ImageBlock(self._shelf.put(data, name, ephemeral=not keep)),
-            JobGround(self.work, self.processes, self._redactor, self._address_of).jobs_of,
+            JobGround(self.work, self.processes, self._redactor, self._agents).jobs_of,
         )
         self._at = Addresses()
         self._books = StoreBooks()
@@ -144,7 +144,8 @@ class Harness:
                 links=self._links,
                 pools=self._assembly.pools,
                 scope=self.scope,
-                check=self._check,
+                check=self._check_child,
+                bring_up=lambda message: self._bring_up(message, self._answer_schema(message.options)),
                 inspect=self.inspect,
             )
             self._subagents = Subagents(ground)
@@ -172,8 +173,9 @@ class Harness:
         session_id = self._id_for(options)
         header = SessionHeader(session_id, self.clock.now_ms(), options.cwd, agent_preset=options.preset)
         header.require_valid()
+        schema = self._answer_schema(options)
         self._prepare_home(options)
-        return self._bring_up(p.CreateAgent(options, header, setup))
+        return self._bring_up(p.CreateAgent(options, header, setup), schema)
 
     def resume(self, session_id: str, options: AgentOptions, setup: p.Setup | None = None) -> AgentHandle:
         """Go on with a stored session, in its recorded directory; an empty ``model`` means the recorded one.
@@ -185,7 +187,8 @@ class Harness:
         """
         if options.model:
             self._check(options)
-        return self._bring_up(p.ResumeAgent(options, SessionId(session_id), setup))
+        schema = self._answer_schema(options)
+        return self._bring_up(p.ResumeAgent(options, SessionId(session_id), setup), schema)
 
     def fork(
         self,
@@ -205,8 +208,9 @@ class Harness:
             self._check(options)
         child_id = self._id_for(options)
         SessionHeader(child_id, 0).require_valid()
+        schema = self._answer_schema(options)
         self._prepare_home(options)
-        return self._bring_up(p.ForkAgent(options, SessionId(session_id), child_id, at_seq, setup))
+        return self._bring_up(p.ForkAgent(options, SessionId(session_id), child_id, at_seq, setup), schema)
 
     def inspect(self, session_id: str) -> SessionView:
         """What a session comes to, with an interrupted turn closed in memory; writes nothing, locks nothing.
@@ -289,6 +293,10 @@ class Harness:
         self._scope_above(options.preset)
         self._assembly.check(options)
 
+    def _check_child(self, options: AgentOptions) -> None:
+        self._check(options)
+        self._answer_schema(options)
+
     def _scope_above(self, preset: str | None) -> Scope:
         """The scope an agent of this preset hangs below."""
         if preset is None:
@@ -314,13 +322,29 @@ class Harness:
             # Only now: a task that is refused leaves no folder behind.
             prepare_home(self.config.require_home())
 
-    def _bring_up(self, message: p.CreateAgent | p.ResumeAgent | p.ForkAgent) -> AgentHandle:
-        entry = self._supervisor.ask(message, timeout=OPEN_TIMEOUT_S + ASK_TIMEOUT_S)
-        return AgentHandle(entry, self._links)
+    def _answer_schema(self, options: AgentOptions) -> AnswerSchema | None:
+        if options.schema is None:
+            return None
+        from dsh_actors.adapters.json_schema import AnswerSchema  # most agents answer in words
 
-    def _address_of(self, session_id: SessionId) -> Address | None:
-        entry = self._agents.get(session_id)
-        return None if entry is None else entry.address
+        if type(options.schema_retries) is not int or options.schema_retries < 0:
+            raise UsageError(f"schema_retries is a number from 0 on, not {options.schema_retries!r}")
+        return AnswerSchema.of(options.schema)
+
+    def _bring_up(
+        self, message: p.CreateAgent | p.ResumeAgent | p.ForkAgent, schema: AnswerSchema | None
+    ) -> AgentHandle:
+        entry = self._supervisor.ask(message, timeout=OPEN_TIMEOUT_S + ASK_TIMEOUT_S)
+        handle = AgentHandle(entry, self._links)
+        if schema is not None:
+            from dsh_actors.adapters.answer_desk import AnswerDesk
+
+            desk = AnswerDesk(
+                schema, message.options.schema_retries, handle, lambda: bool(self.work.of(handle.id))
+            )
+            entry.scope.observe("session/event", desk.on_event)
+            entry.scope.listen("agent/turn-stopping", desk.on_stopping)
+        return handle
 
     def _worker_refs(self) -> Iterator[Ref[Any]]:
         for address in self._at.all():

@@ -58,6 +58,10 @@ def _is_todo_list(value: Any) -> bool:
     )
 
 
+def _is_text_list(value: Any) -> bool:
+    return type(value) is list and all(type(item) is str for item in value)
+
+
 def _is_text(value: Any) -> bool:
     return type(value) is str
 
@@ -69,6 +73,7 @@ _MEMBERS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "approval/decided": ("id", _is_text),
     "job/started": ("id", _is_text),
     "job/ended": ("id", _is_text),
+    "answer/rejected": ("errors", _is_text_list),
 }
 """The member that readers of a fact rely on, and its shape."""
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dsh_actors.actors import protocol as p
 from dsh_actors.actors.address import Address
+from dsh_actors.actors.lifecycle import AgentEntry
 from dsh_actors.actors.owned_work import OwnedWork, WorkItem
 from dsh_actors.core import turn_io as io
 from dsh_actors.core.bounded_output import BoundedOutput, exit_words, without_cut_end
@@ -55,12 +56,12 @@ _LABEL_IN_LOG = 2_000
 
 @dataclass(frozen=True, slots=True)
 class JobGround:
-    """What the jobs of a harness share."""
+    """What the jobs of a harness share; ``agents`` are its live ones."""
 
     work: OwnedWork
     processes: ProcessRunner
     redactor: Redactor
-    address_of: Callable[[SessionId], Address | None]
+    agents: Mapping[SessionId, AgentEntry]
 
     def jobs_of(self, owner: SessionId, scope: Scope, log: JobLog) -> AgentJobs:
         """The jobs of an agent that is being built, whose log says ``log`` of earlier ones."""
@@ -305,7 +306,8 @@ class AgentJobs:
             address.tell(message)
 
     def _address(self) -> Address | None:
-        return self._ground.address_of(self._owner)
+        entry = self._ground.agents.get(self._owner)
+        return None if entry is None else entry.address
 
     # --- the table ---------------------------------------------------------------------------
 

@@ -16,9 +16,10 @@ AGENT_TOOLS = frozenset({"agent", "agent_send", "agent_interrupt", "agent_list",
 _COUNTS = tuple(Tokens.__dataclass_fields__)
 
 
-def started_fact(child: str, label: str, mode: str) -> JsonObject:
+def started_fact(child: str, label: str, mode: str, schema: JsonObject | None = None) -> JsonObject:
     """The data of ``subagent/started``; ``mode`` is ``one-shot`` or ``continuable``."""
-    return {"id": child, "label": label, "mode": mode}
+    fact: JsonObject = {"id": child, "label": label, "mode": mode}
+    return fact if schema is None else fact | {"schema": schema}
 
 
 def fold_child(children: dict[str, JsonObject], kind: str, data: JsonObject) -> None:
@@ -29,6 +30,8 @@ def fold_child(children: dict[str, JsonObject], kind: str, data: JsonObject) -> 
     child = data["id"]
     if kind == "subagent/started":
         children[child] = {"label": data["label"], "mode": data["mode"], "open": True}
+        if data.get("schema") is not None:
+            children[child]["schema"] = data["schema"]
     elif child in children:
         if children[child]["mode"] == "continuable":
             children[child] = children[child] | {"open": False, "reason": data["reason"]}

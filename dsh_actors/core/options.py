@@ -5,11 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 
 from dsh_actors.core.policy import ApprovalPolicy
+from dsh_actors.core.text import JsonObject
 
-__all__ = ["DEFAULT_CONCURRENCY", "TITLE_MODES", "AgentOptions", "Limits", "TitlePolicy"]
+__all__ = [
+    "DEFAULT_CONCURRENCY",
+    "DEFAULT_SCHEMA_RETRIES",
+    "TITLE_MODES",
+    "AgentOptions",
+    "Limits",
+    "TitlePolicy",
+]
 
 DEFAULT_CONCURRENCY = 256
 """Requests at once to one provider, where nobody says otherwise."""
+
+DEFAULT_SCHEMA_RETRIES = 2
+"""How often an answer that does not fit its schema is sent back."""
 
 TITLE_MODES = ("fallback", "first-prompt", "all-prompts")
 """Where titles come from: the first words, a model asked once, or a model asked at each prompt."""
@@ -57,8 +68,9 @@ class AgentOptions:
     ``model`` is ``PROVIDER/MODEL``. ``cwd`` is absolute. ``session_id`` None lets the harness choose.
     ``system_prompt`` replaces the built-in persona; ``append_system_prompt`` follows it.
     ``tools`` None means all built-in tools; ``deny_tools`` is taken away from them.
-    ``ephemeral`` keeps nothing on disk. ``sandbox`` is ``auto``, ``require`` or ``off``. ``depth`` is how
-    many agents stand above this one.
+    ``schema`` is a JSON Schema that the final answer must fit; an answer that does not is sent back at most
+    ``schema_retries`` times a turn. ``ephemeral`` keeps nothing on disk. ``sandbox`` is ``auto``,
+    ``require`` or ``off``. ``depth`` is how many agents stand above this one.
     """
 
     model: str
@@ -77,3 +89,5 @@ class AgentOptions:
     ephemeral: bool = False
     preset: str | None = None
     depth: int = 0
+    schema: JsonObject | None = field(default=None, hash=False)
+    schema_retries: int = DEFAULT_SCHEMA_RETRIES

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 
+from dsh_actors.core.answers import STRUCTURED, FinalReply, json_text, rejection_summary
 from dsh_actors.core.children import ChildUse
 from dsh_actors.core.chunks import Usage
+from dsh_actors.core.end_texts import denied_text, judge_aborted, limit_text
 from dsh_actors.core.events import Event
 from dsh_actors.core.exit_codes import EXIT_CODES, error_line, exit_code_of
 from dsh_actors.core.jobs import UnreadNotices
-from dsh_actors.core.outcome_words import denied_text, judge_aborted, limit_text
 from dsh_actors.core.pricing import Bill, Price, PriceOf, Rates, Tokens
 from dsh_actors.core.retry import reason_of
-from dsh_actors.core.text import JsonObject
+from dsh_actors.core.text import JsonObject, JsonValue
 from dsh_actors.core.title_results import is_uncounted
 
 __all__ = ["Circumstances", "OutcomeFold", "Price", "RunEnd", "Tokens"]
@@ -45,14 +46,18 @@ class Circumstances:
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """The end of a run. ``message`` says in one line why, ``error`` is the failure as logged."""
+    """The end of a run. ``message`` says in one line why, ``error`` is the failure as logged.
+
+    ``structured`` is the value of an answer that fits the schema of the run, ``schema`` is ``{"errors"}``
+    where the last answer does not fit it.
+    """
 
     reason: str
     exit_code: int
     session_id: str | None
     message: str
     answer: str | None = None
-    structured: JsonObject | None = field(default=None, hash=False)
+    structured: JsonValue = field(default=None, hash=False)
     partial: bool = False
     turns: int = 0
     steps: int = 0
@@ -69,6 +74,7 @@ class RunEnd:
     limit: JsonObject | None = field(default=None, hash=False)
     signal: str | None = None
     error: JsonObject | None = field(default=None, hash=False)
+    schema: JsonObject | None = field(default=None, hash=False)
 
     @property
     def status(self) -> str:
@@ -80,7 +86,7 @@ class RunEnd:
         return self.reason == "completed"
 
     def to_json(self) -> JsonObject:
-        """The ``run.end`` object. ``limit``, ``signal`` and ``error`` appear where there is one."""
+        """The ``run.end`` object. ``limit``, ``signal``, ``error``, ``schema`` appear where there is one."""
         data: JsonObject = {"type": "run.end", "status": self.status, "reason": self.reason}
         data |= {"exit_code": self.exit_code, "session_id": self.session_id, "message": self.message}
         data |= {"answer": self.answer, "structured": self.structured, "partial": self.partial}
@@ -89,7 +95,7 @@ class RunEnd:
         data |= {"denied": list(self.denied), "tool_errors": self.tool_errors}
         data |= {"abandoned": list(self.abandoned), "retries": self.retries, "sandbox": self.sandbox}
         data["warnings"] = list(self.warnings)
-        optional = {"limit": self.limit, "signal": self.signal, "error": self.error}
+        optional = {"limit": self.limit, "signal": self.signal, "error": self.error, "schema": self.schema}
         return data | {key: value for key, value in optional.items() if value is not None}
 
     def printed_answer(self, partial_ok: bool) -> str | None:
@@ -131,6 +137,7 @@ class OutcomeFold:
         self._limit: JsonObject | None = None
         self._is_limit_unknown = False
         self._text: str | None = None
+        self._final = FinalReply()
         self._cut = False
         self._replied = False
         self._open_calls: dict[str, str] = {}
@@ -182,6 +189,7 @@ class OutcomeFold:
             self._end = self._limit = None
             self._replied = False
             self._open_calls.clear()
+            self._final.apply(event)
         elif self.turns:
             self._fold(event)
 
@@ -201,6 +209,8 @@ class OutcomeFold:
                 self._request_at = event.time
             case "assistant/message":
                 self._fold_reply(data)
+            case "answer/structured" | "answer/rejected":
+                self._final.apply(event)
             case "tool/call":
                 self.tool_calls += 1
                 self.tool = name = data["name"]
@@ -242,6 +252,7 @@ class OutcomeFold:
         elif self._unbilled is not None:
             self.context = self._unbilled.total
         self._settle()
+        self._final.verdict = None
         blocks = data["message"]["content"]
         self._text = "".join(block["text"] for block in blocks if block["type"] == "text")
         self._cut = bool(data.get("interrupted"))
@@ -304,6 +315,12 @@ class OutcomeFold:
             # The log may lack their results: what they did is done all the same.
             message += f"; calls already made: {', '.join(f'{n} {name}' for name, n in self._made.items())}"
         answer = self._text if self._text and self._text.strip() else None
+        errors, structured = self._final.errors, None
+        if errors is not None and reason != "schema":
+            message += f"; {rejection_summary(errors)}"
+        if answer is not None and self._final.verdict is not None and self._final.verdict.type == STRUCTURED:
+            # What is asked for is the value: a fence around it would be in the way of who reads it.
+            answer, structured = json_text(answer), self._final.verdict.data.get("value")
         whole = reason in ("completed", "denied", "pipe") and not self._cut
         return RunEnd(
             reason=reason,
@@ -311,6 +328,7 @@ class OutcomeFold:
             session_id=facts.session_id,
             message=message,
             answer=answer,
+            structured=structured,
             partial=answer is not None and not whole,
             turns=self.turns,
             steps=self.steps,
@@ -327,6 +345,7 @@ class OutcomeFold:
             limit=self._limit,
             signal=facts.signal if reason == "interrupted" else None,
             error=(self._end or {}).get("error"),
+            schema=None if errors is None else {"errors": errors},
         )
 
     def _judge(self, facts: Circumstances) -> tuple[str, str]:
@@ -355,6 +374,8 @@ class OutcomeFold:
             return "internal", f"the turn ended with unanswered calls: {', '.join(self._open_calls.values())}"
         if not (self._replied and self._text and self._text.strip()):
             return "empty_response", "the model's answer has no text"
+        if (errors := self._final.errors) is not None:
+            return "schema", rejection_summary(errors)
         if self._denied and fail_on_denied:
             return "denied", denied_text(self._denied)
         return "completed", "completed"

@@ -340,8 +340,8 @@ class TurnMachine:
         if self._reason is None or self._reason["kind"] != "max-tokens":
             self._reason = result
         if self._reason is not None and not self.state.inbox.has_pending("next-step"):
-            turn = self.state.last_turn
-            self.start(Phase.STOPPING, lambda ticket: io.AskStopping(ticket, turn))
+            turn, reason = self.state.last_turn, self._reason
+            self.start(Phase.STOPPING, lambda ticket: io.AskStopping(ticket, turn, reason))
         else:
             self._propose("next-step")
 

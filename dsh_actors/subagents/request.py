@@ -10,7 +10,7 @@ from dsh_actors.core.ids import SessionId
 from dsh_actors.core.messages import Message
 from dsh_actors.core.options import AgentOptions, Limits
 from dsh_actors.core.text import JsonObject, shorten
-from dsh_actors.errors import SubagentError, UsageError
+from dsh_actors.errors import UsageError
 
 if TYPE_CHECKING:
     from dsh_actors.actors.lifecycle import AgentEntry
@@ -29,8 +29,9 @@ Mode = Literal["one-shot", "continuable"]
 class ChildRequest:
     """``prompt`` is the task. What is None is as the parent has it.
 
-    ``tools``: only these of the parent's. ``limits``: beside the parent's, whichever is reached first.
-    ``fork``: it begins with what its parent knew at the end of its last whole turn.
+    ``schema``: a JSON Schema that the answer must fit, None for an answer in words. ``tools``: only these
+    of the parent's. ``limits``: beside the parent's, whichever is reached first. ``fork``: it begins with
+    what its parent knew at the end of its last whole turn.
     """
 
     prompt: str | Message
@@ -72,11 +73,9 @@ def child_options(
 ) -> AgentOptions:
     """``shared_tools`` are those that any agent of the parent's preset gets.
 
-    Raises `SubagentError` or `UsageError` for what the parent does not have itself.
+    Raises `UsageError` for a tool that the parent does not have itself.
     """
     own, model = parent.options, request.model or model_of(parent)
-    if request.schema is not None:
-        raise SubagentError("an answer cannot be made to fit a schema here", code="UNSUPPORTED_CAPABILITY")
     same_model = model == model_of(parent)
     options = replace(
         own,
@@ -89,6 +88,7 @@ def child_options(
         limits=child_limits(parent, request),
         preset=request.preset or own.preset,
         depth=parent.header.delegation_depth + 1,
+        schema=request.schema,
     )
     if request.fork:
         # Its words are in the copy already, byte for byte.

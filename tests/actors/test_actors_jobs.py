@@ -89,7 +89,8 @@ class Play:
         self.work = OwnedWork()
         self.scope = Scope("agent")
         self.commands: list[Command] = []
-        self.ground = JobGround(self.work, self, Redactor({"KEY": SECRET}), lambda _id: self.owner)  # type: ignore[arg-type]
+        agents: Any = {OWNER: SimpleNamespace(address=self.owner)}
+        self.ground = JobGround(self.work, self, Redactor({"KEY": SECRET}), agents)  # type: ignore[arg-type]
         self.jobs: AgentJobs = self.ground.jobs_of(OWNER, self.scope, log or JobLog())
 
     def start(self, _argv: Any, *, cwd: str, env: Any, on_output: Any) -> Command:

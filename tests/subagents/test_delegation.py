@@ -443,3 +443,30 @@ def test_what_the_log_says_of_agents_survives_its_checkpoint(troupe: Troupe) -> 
     view = troupe.harness.inspect(agent.id)
     assert view.state.children == {}
     assert json.dumps([event.to_json() for event in troupe.stored(agent.id)])
+
+
+# --- answers that are values ----------------------------------------------------------------------
+
+NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+
+
+def test_an_answer_can_be_asked_to_fit_a_schema(troupe: Troupe) -> None:
+    troupe.play(
+        delegate("count", "never", schema=NUMBER),
+        {"text": "ok"},
+        {"for": "count", "text": "many"},
+        {"for": "count", "text": '```json\n{"n": 3}\n```'},
+        *({"for": "never", "text": "no"} for _ in range(3)),
+    )
+    agent = troupe.agent(schema={"type": "object"}, schema_retries=2)
+    agent.followup("go")
+    assert agent.when_done(PATIENCE_S)
+    count, never = troupe.results()
+    assert count == '{"n": 3}'
+    assert never.startswith("Error: the agent did not finish: ") and never.endswith("no")
+    troupe.play({"for": "again", "text": '{"n": 4}'})
+    assert agent.spawn("again", schema=NUMBER).structured == {"n": 4}
+    troupe.play({"for": "free", "text": "in words"})
+    assert agent.spawn("free").answer == "in words"
+    with pytest.raises(UsageError):
+        agent.spawn("again", schema={"type": "nonsense"})

@@ -1,4 +1,4 @@
-"""How the end of a run is put into words. Pure."""
+"""What is said of a run that ended early: limits, denials, and turns that were stopped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ __all__ = ["denied_text", "judge_aborted", "limit_text"]
 
 
 def judge_aborted(cause: JsonObject, signal: str | None) -> tuple[str, str]:
-    """Reason and message of a turn that was cancelled; ``signal`` is what stopped the run, if one did."""
     kind, word = cause.get("kind"), str(cause.get("reason"))
     if kind == "hook" and word in EXIT_CODES and word != "completed":
         return word, _STOPPED.get(word, f"stopped: {word}")
@@ -28,7 +27,6 @@ _STOPPED = {"timeout": "--timeout passed", "deadline": "--deadline passed"}
 
 
 def limit_text(limit: JsonObject, is_unknown: bool) -> str:
-    """The message of a run that a limit ended; ``is_unknown``: how much was used is not known any more."""
     kind, value = limit["kind"], limit["value"]
     if is_unknown:
         return f"--{kind.replace('_', '-')} {value} cannot be kept: what the run took so far is not known"
@@ -40,7 +38,6 @@ def limit_text(limit: JsonObject, is_unknown: bool) -> str:
 
 
 def denied_text(denied: Sequence[JsonObject]) -> str:
-    """The message of a run in which calls were denied."""
     first = denied[0]
     text = f"{first['tool']} was denied by {first.get('rule') or 'a policy'}"
     if first.get("reason"):

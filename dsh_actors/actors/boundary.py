@@ -73,6 +73,8 @@ _MEMBERS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "approval/decided": ("id", _is_text),
     "job/started": ("id", _is_text),
     "job/ended": ("id", _is_text),
+    "subagent/started": ("id", _is_text),
+    "subagent/ended": ("id", _is_text),
     "answer/rejected": ("errors", _is_text_list),
 }
 """The member that readers of a fact rely on, and its shape."""

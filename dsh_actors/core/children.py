@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dsh_actors.core.pricing import Tokens
@@ -25,16 +24,16 @@ def started_fact(child: str, label: str, mode: str, schema: JsonObject | None = 
 def fold_child(children: dict[str, JsonObject], kind: str, data: JsonObject) -> None:
     """Take in a ``subagent/started`` or ``subagent/ended``. One that is over for good is forgotten.
 
-    Raises `KeyError` for data of another shape.
+    Raises `KeyError` for data without an id.
     """
     child = data["id"]
     if kind == "subagent/started":
-        children[child] = {"label": data["label"], "mode": data["mode"], "open": True}
-        if data.get("schema") is not None:
+        children[child] = {"label": str(data.get("label")), "mode": data.get("mode"), "open": True}
+        if type(data.get("schema")) is dict:
             children[child]["schema"] = data["schema"]
     elif child in children:
         if children[child]["mode"] == "continuable":
-            children[child] = children[child] | {"open": False, "reason": data["reason"]}
+            children[child] = children[child] | {"open": False, "reason": str(data.get("reason"))}
         else:
             del children[child]
 
@@ -60,9 +59,10 @@ class ChildUse:
     @staticmethod
     def from_json(data: JsonObject) -> ChildUse:
         """Of a ``subagent/ended``."""
-        usage: Mapping[str, int] = data.get("usage") or {}
+        usage = data.get("usage")
+        counts = usage if type(usage) is dict else {}
         return ChildUse(
-            Tokens(**{name: usage.get(name, 0) for name in _COUNTS}),
+            Tokens(**{name: counts.get(name, 0) for name in _COUNTS}),
             data.get("cost"),
             data.get("currency"),
             tuple(data.get("denied", ())),

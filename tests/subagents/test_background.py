@@ -479,3 +479,21 @@ def test_an_agent_is_not_done_while_a_job_of_it_goes_on(troupe: Troupe) -> None:
     troupe.harness.work.release(item)
     assert agent.when_done(PATIENCE_S)
     assert troupe.results() == ["the job says 42"]
+
+
+def test_a_sub_agent_of_one_that_leaves_nothing_behind_goes_on_and_leaves_nothing(troupe: Troupe) -> None:
+    troupe.play(
+        delegate("task", background=True),
+        {"text": "waiting"},
+        {"text": "got it"},
+        {"text": "got more"},
+        {"for": "task", "text": "one"},
+        {"for": "further", "text": "two"},
+    )
+    agent = troupe.agent(ephemeral=True)
+    agent.run("go", PATIENCE_S)
+    (child,) = troupe.children()
+    troupe.harness.subagents.followup(agent.id, child, "further")
+    assert agent.when_done(PATIENCE_S)
+    assert said(troupe)[-1].endswith("two")
+    assert list(troupe.harness.storage.list()) == []

@@ -19,6 +19,7 @@ from dsh_actors.adapters.tools.registry import select_tools
 from dsh_actors.adapters.tools.sandbox import probe_sandbox, wrap_command
 from dsh_actors.config import Config
 from dsh_actors.config.cost_limit import require_currency, require_price
+from dsh_actors.config.subagents import outside_section
 from dsh_actors.core.answers import schema_section
 from dsh_actors.core.budget import Budget
 from dsh_actors.core.children import AGENT_TOOLS
@@ -232,6 +233,8 @@ class AgentAssembly:
             scope.section("answer-schema", 100, self._literal(form))
         if options.append_system_prompt is not None:
             scope.section("appended", 10, self._literal(options.append_system_prompt))
+        if self._config.subagents and "agent" in scope.visible_tools():
+            scope.section("sub-agents", 110, self._literal(outside_section(self._config.subagents)))
         scope.variable("brace", "{{")
         scope.context("environment", 0, lambda: self._environment(cwd))
 

@@ -11,7 +11,7 @@ from dsh_actors.config.keys import parse_duration
 from dsh_actors.config.tables import refuse_unknown, text_in, texts_in
 from dsh_actors.errors import ConfigError
 
-__all__ = ["OutsideAgent", "outside_agents", "outside_rows"]
+__all__ = ["OutsideAgent", "outside_agents", "outside_rows", "outside_section"]
 
 _KEYS = ("command", "description", "env_keys", "idle_timeout", "model", "sandbox")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -42,6 +42,12 @@ def outside_agents(tables: Any, where: str) -> dict[str, OutsideAgent]:
     if not isinstance(tables, dict):
         raise ConfigError(f"{where}: sub-agents are written as [subagents.NAME] tables")
     return {name: _agent(name, table, f"{where}: subagents.{name}") for name, table in tables.items()}
+
+
+def outside_section(agents: Mapping[str, OutsideAgent]) -> str:
+    """What a model is told of them."""
+    lines = [f"- {name}: {agent.description or 'an agent'}" for name, agent in sorted(agents.items())]
+    return "\n".join(["Other agents that the agent tool can give a task to, as its preset:", *lines])
 
 
 def outside_rows(agents: Mapping[str, OutsideAgent]) -> Iterator[tuple[str, Any]]:

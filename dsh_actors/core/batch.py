@@ -50,8 +50,14 @@ INTERRUPTED = frozenset({"signal", "pipe"})
 """What ended like this goes on when the batch is resumed."""
 
 
+_WHOLE_ID = 80
+"""A longer id of a task is cut and told apart by a digest: a session's id has to stay sayable."""
+
+
 def task_session_id(batch: str, task: str, attempt: int) -> str:
     """The session of a task. The first attempt, which is nearly always the only one, has no number."""
+    if len(task) > _WHOLE_ID:
+        task = f"{task[:_WHOLE_ID]}~{hashlib.sha256(task.encode()).hexdigest()[:12]}"
     return f"batch-{batch}-{task}" + (f".{attempt}" if attempt > 1 else "")
 
 

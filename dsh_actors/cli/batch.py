@@ -134,7 +134,8 @@ def _execute(arguments: BatchArguments, stack: ExitStack, began: float) -> int:
     signals: SignalWatch | None = None
     problem: str | None = None
     try:
-        planner = TaskPlanner(run, config, harness.storage)
+        needs_price = arguments.max_total_cost is not None
+        planner = TaskPlanner(run, config, harness.storage, needs_price=needs_price)
         if arguments.strict:
             _require_all_good(descriptor, planner, harness)
         output, earlier = _results(arguments, stack)

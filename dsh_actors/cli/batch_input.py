@@ -52,13 +52,15 @@ class LineReader:
             start = 0
             while (end := buffer.find(b"\n", max(start, searched))) >= 0:
                 number += 1
-                if is_too_long or end - start > MAX_LINE_BYTES:
-                    yield Line(number, None, self._share(len(buffer) - end))
-                elif buffer[start:end].strip():
-                    yield Line(number, bytes(buffer[start:end]), self._share(len(buffer) - end))
+                raw = bytes(buffer[start:end])
+                start, searched = end + 1, 0
+                if is_too_long or len(raw) > MAX_LINE_BYTES:
+                    yield Line(number, None, self._share(len(buffer) - start))
+                elif raw.strip():
+                    yield Line(number, raw, self._share(len(buffer) - start))
                 if self._is_stopped:
                     return
-                start, searched, is_too_long = end + 1, 0, False
+                is_too_long = False
             del buffer[:start]
             if len(buffer) > MAX_LINE_BYTES:
                 is_too_long = True

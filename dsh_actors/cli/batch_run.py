@@ -174,7 +174,6 @@ class Batch:
             end = attempt.end or self._run(entry, attempt)
         except Exception as error:
             # Whatever it is that keeps a task from running, the others are not concerned.
-            self._look_at(error)
             end = _not_run(error, attempt)
         if end is None:
             return  # stopped before it began: nothing is done of it
@@ -187,7 +186,13 @@ class Batch:
         run = Run(self._harness, attempt.plan, started=entry.started, on_event=self._watching(entry))
         run.fold = attempt.fold
         entry.tokens, entry.cost = _spent(attempt.fold)
-        handle = run.open()
+        try:
+            handle = run.open()
+        except ActorGone as error:
+            if error.code != ACTOR_TIMEOUT:
+                # The harness has failed: it runs no other task either.
+                self.stop(BatchStop("internal", describe_error(error)))
+            raise
         entry.run = run
         if attempt.record is not None:
             try:
@@ -228,11 +233,6 @@ class Batch:
         if self._settings.fail_fast and not end.completed:
             self.stop(BatchStop("tasks_failed", f"--fail-fast: {task.id or f'line {task.line}'} failed"))
 
-    def _look_at(self, error: Exception) -> None:
-        """A harness that has failed runs no task any more."""
-        if isinstance(error, ActorGone) and error.code != ACTOR_TIMEOUT:
-            self.stop(BatchStop("internal", describe_error(error)))
-
     # --- limits of the whole, waiting --------------------------------------------------------
 
     def _watching(self, entry: RunningTask) -> Callable[[Event], None] | None:
@@ -266,7 +266,8 @@ class Batch:
 
 def _spent(fold: OutcomeFold) -> tuple[int, float | None]:
     tokens = fold.tokens
-    return tokens.input + tokens.cache_read + tokens.cache_write + tokens.output, fold.cost
+    total = tokens.input + tokens.cache_read + tokens.cache_write + tokens.output
+    return total, fold.cost if fold.steps else 0.0  # before its first step a task has no price
 
 
 def _not_run(error: BaseException, attempt: Attempt | None) -> RunEnd:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -14,6 +15,7 @@ from dsh_actors.cli.batch_input import MAX_LINE_BYTES, Line
 from dsh_actors.cli.options import RunArguments, agent_options, config_overrides
 from dsh_actors.cli.places import working_directory
 from dsh_actors.config import Config, load_config
+from dsh_actors.config.cost_limit import require_price
 from dsh_actors.core.batch import digest_of
 from dsh_actors.core.ids import SessionId
 from dsh_actors.core.policy import POLICY_NAMES
@@ -107,13 +109,17 @@ def _refuse_constant(word: str) -> Any:
 class TaskPlanner:
     """Knows the options of the command line, and the configuration of each directory.
 
-    ``base`` is the directory that relative ones of tasks start at.
+    ``base`` is the directory that relative ones of tasks start at. ``needs_price``: only what has a known
+    price may run.
     """
 
-    def __init__(self, arguments: RunArguments, config: Config, storage: SessionStorage) -> None:
+    def __init__(
+        self, arguments: RunArguments, config: Config, storage: SessionStorage, *, needs_price: bool = False
+    ) -> None:
         self.base = config.cwd
         self._arguments = arguments
         self._storage = storage
+        self._needs_price = needs_price
         self._overrides = _absolute(config_overrides(arguments))
         given = agent_options(arguments, config, "")
         names = {field.name for field in fields(TaskSpec)} - {"name", "prompt", "cwd", "session_id", "keys"}
@@ -162,6 +168,8 @@ class TaskPlanner:
             config = self.config(self._recorded_place(spec, session))
             model = self._model_of(spec, config, session)
         options = replace(spec, cwd=None).options(config, model=model)
+        if self._needs_price:
+            require_price(config, options.model, int(time.time() * 1000), "--max-total-cost")
         return RunPlan(
             spec.prompt or "",
             options,
@@ -198,7 +206,8 @@ class TaskPlanner:
             return None
         if config.origins["agent.model"] == "option":
             return config.agent.model
-        if config.limits.max_cost is None and "limits.max_cost" not in spec.keys:
+        is_limited = config.limits.max_cost is not None or "limits.max_cost" in spec.keys
+        if not is_limited and not self._needs_price:
             return ""
         from dsh_actors.cli.stored import recorded_model
 

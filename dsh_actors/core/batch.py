@@ -252,7 +252,7 @@ class Tally:
         self._codes[end.exit_code] += 1
         for part in end.usage.values():
             self.tokens.sum(Tokens(**part))
-        if end.status not in NOT_BEGUN:
+        if end.steps:
             self._bill.add(end.cost, currency)
 
     def skip(self, status: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.cli.dsh_process import Dsh, Result
 
-__all__ = ["by_id", "lines_of", "on", "summary", "task_ends", "write_tasks"]
+__all__ = ["Line", "by_id", "lines_of", "on", "summary", "task_ends", "write_tasks"]
 
 Line = dict[str, Any]
 

@@ -36,8 +36,11 @@ def test_every_line_has_a_result_and_a_bad_one_hurts_nobody(dsh: Dsh) -> None:
     done = dsh.call("batch", *MODEL, tasks)
     assert done.code == 1 and ONE_LINE.match(done.err), done.err
     lines = {line["line"]: line for line in task_ends(done)}
-    good = {number: (line["status"], line["answer"]) for number, line in lines.items() if not line["exit_code"]}
-    assert good == {1: ("completed", "fine"), 13: ("completed", "well"), 14: ("completed", "too")}
+    assert {number: line["answer"] for number, line in lines.items() if line["status"] == "completed"} == {
+        1: "fine",
+        13: "well",
+        14: "too",
+    }
     bad = {number: line for number, line in lines.items() if line["exit_code"]}
     assert sorted(bad) == [2, 4, 5, 6, 7, 8, 9, 10, 11, 12]
     assert {line["exit_code"] for line in bad.values()} == {2}
@@ -67,7 +70,8 @@ def test_a_line_has_the_configuration_of_its_directory_and_goes_before_the_optio
     dsh.server.script(**{name: [step, step, answer] for name in ("bounded", "free", "own")})
     bounded = dsh.cwd / "bounded"
     (bounded / ".dsh").mkdir(parents=True)
-    (bounded / ".dsh" / "config.toml").write_text('[limits]\nmax_steps = 1\n[agent]\nmodel = "openai/theirs"\n')
+    project = '[limits]\nmax_steps = 1\n[agent]\nmodel = "openai/theirs"\n'
+    (bounded / ".dsh" / "config.toml").write_text(project)
     (bounded / "mark").write_text("of the project")
     tasks = write_tasks(
         dsh,
@@ -77,8 +81,11 @@ def test_a_line_has_the_configuration_of_its_directory_and_goes_before_the_optio
     )
     done = dsh.call("batch", tasks)
     ends = by_id(done)
-    assert [ends[name]["steps"] for name in ("bounded", "free", "own")] == [1, 3, 2]
-    assert [ends[name]["reason"] for name in ("bounded", "free", "own")] == ["max_steps", "completed", "max_steps"]
+    assert {name: (end["steps"], end["reason"]) for name, end in ends.items()} == {
+        "bounded": (1, "max_steps"),
+        "free": (3, "completed"),
+        "own": (2, "max_steps"),
+    }
     models = {request.route: request.json["model"] for request in dsh.requests()}
     assert models == {"bounded": "theirs", "free": "test", "own": "test"}
     results = [str(request.results) for request in dsh.requests() if request.route == "own"]
@@ -163,5 +170,5 @@ def test_an_empty_batch_is_complete(dsh: Dsh) -> None:
 
 def test_when_all_tasks_fail_alike_the_batch_has_their_exit_code(dsh: Dsh) -> None:
     dsh.server.script(H(401), after="repeat")
-    done = dsh.call("batch", *MODEL, write_tasks(dsh, on("a"), on("b")))
+    done = dsh.call("batch", *MODEL, write_tasks(dsh, {"prompt": "one"}, {"prompt": "two"}))
     assert done.code == 3 and done.err.startswith("dsh: auth: 2 of 2 tasks")

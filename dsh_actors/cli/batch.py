@@ -25,7 +25,7 @@ from dsh_actors.cli.run import close
 from dsh_actors.cli.stopping import SignalWatch
 from dsh_actors.cli.streams import STREAMS
 from dsh_actors.config import load_config
-from dsh_actors.core.batch import BatchStop, Spending
+from dsh_actors.core.batch import SCHEMA_VERSION, BatchStop, Spending
 from dsh_actors.core.exit_codes import EXIT_CODES, error_line, exit_code_of
 from dsh_actors.core.ids import dated_session_id
 from dsh_actors.core.text import JsonObject
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from dsh_actors.harness import Harness
 
 __all__ = ["COMMAND"]
-
-SCHEMA_VERSION = 1
-"""Version of the result lines: raised when a member changes its meaning."""
 
 DEFAULT_JOBS = 8
 

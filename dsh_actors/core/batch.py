@@ -20,6 +20,7 @@ from dsh_actors.core.text import JsonObject
 
 __all__ = [
     "CONTINUATION",
+    "SCHEMA_VERSION",
     "TASK_EVENT",
     "BatchStop",
     "Decision",
@@ -33,6 +34,9 @@ __all__ = [
     "seconds_left",
     "task_session_id",
 ]
+
+SCHEMA_VERSION = 1
+"""Version of the result lines: raised when a member changes its meaning."""
 
 TASK_EVENT = "batch/task"
 """Says in a session which task of which batch it is: ``{"batch", "task", "digest"}``; always ignorable."""

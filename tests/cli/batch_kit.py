@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from dsh_actors.cli.batch_schema import result_schema
 from tests.cli.dsh_process import Dsh, Result
 
 __all__ = ["Line", "by_id", "lines_of", "on", "summary", "task_ends", "write_tasks"]
@@ -30,6 +31,7 @@ def lines_of(source: Result | Path) -> list[Line]:
     text = source.out if isinstance(source, Result) else source.read_text("utf-8")
     assert text.endswith("\n")
     lines = [json.loads(line) for line in text.split("\n")[:-1]]
+    assert [fault for line in lines for fault in schema_faults(line)] == []
     assert lines[0]["type"] == "batch.start"
     assert {line["type"] for line in lines} <= {"batch.start", "task.end", "batch.end"}
     return lines
@@ -51,3 +53,15 @@ def summary(source: Result | Path) -> Line:
     last = lines_of(source)[-1]
     assert last["type"] == "batch.end"
     return last
+
+
+def schema_faults(line: Line) -> list[str]:
+    """What is wrong with the members of a line by the published schema; values are looked at by kind only."""
+    for variant in result_schema()["oneOf"]:
+        if variant["properties"]["type"]["const"] == line["type"]:
+            known, needed = set(variant["properties"]), set(variant["required"])
+            faults = [f"{name} is missing" for name in needed - set(line)]
+            faults += [f"{name} is not in the schema" for name in set(line) - known]
+            choices = {k: v["enum"] for k, v in variant["properties"].items() if "enum" in v and k in line}
+            return faults + [f"{k} is {line[k]!r}" for k in choices if line[k] not in choices[k]]
+    return [f"no line is of the type {line['type']!r}"]

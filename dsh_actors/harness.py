@@ -162,6 +162,10 @@ class Harness:
         """Whether ``PROVIDER/MODEL`` is known to read images. Raises `UsageError` or `CredentialError`."""
         return self._assembly.takes_images(model)
 
+    def check(self, options: AgentOptions) -> None:
+        """Raises what `create` would raise for these options. Nothing is made."""
+        self._check(options)
+
     def create(self, options: AgentOptions, setup: p.Setup | None = None) -> AgentHandle:
         """Create an agent with a new session. ``setup`` may register on the agent's scope.
 

@@ -52,7 +52,9 @@ def install_blocking_detection(
     subscribers: list[Any] = gevent.events.subscribers
 
     def on_event(event: Any) -> None:
-        if report is not None and isinstance(event, gevent.events.EventLoopBlocked):
+        # A native thread that used a patched lock has a hub of its own, and may block for as long as it likes.
+        is_ours = isinstance(event, gevent.events.EventLoopBlocked) and event.hub is hub
+        if report is not None and is_ours:
             report("\n".join(str(line) for line in event.info))
 
     subscribers.append(on_event)

@@ -52,9 +52,7 @@ def install_blocking_detection(
     subscribers: list[Any] = gevent.events.subscribers
 
     def on_event(event: Any) -> None:
-        # A native thread that used a patched lock has a hub of its own, and may block for as long as it likes.
-        is_ours = isinstance(event, gevent.events.EventLoopBlocked) and event.hub is hub
-        if report is not None and is_ours:
+        if report is not None and isinstance(event, gevent.events.EventLoopBlocked):
             report("\n".join(str(line) for line in event.info))
 
     subscribers.append(on_event)
@@ -62,6 +60,8 @@ def install_blocking_detection(
         # gevent warns that it cannot watch the memory without psutil: nobody asked it to.
         warnings.simplefilter("ignore", RuntimeWarning)
         hub.start_periodic_monitoring_thread()
+    # A native thread that meets a patched lock gets a hub, and may block for as long as it likes.
+    config.monitor_thread = previous[0]
 
     def undo() -> None:
         monitor = hub.periodic_monitoring_thread

@@ -20,9 +20,11 @@ from dsh_actors.runtime.process import Processes
 from dsh_actors.runtime.tasks import TaskEnd, start_task
 from dsh_actors.subagents import outside
 from dsh_actors.subagents.outside import ChildResult, OutsideRequest, run_child
+from tests.actors.kit import until
 
 START = json.dumps({"type": "run.start", "schema_version": 1, "session_id": "x"})
 END = json.dumps({"type": "run.end", "status": "completed", "reason": "completed", "answer": "fine"})
+STAY = """echo '{"type": "up"}'; while :; do sleep 0.05; done"""
 
 
 class Stage:
@@ -124,14 +126,14 @@ def test_errors_without_end_are_kept_as_far_as_they_fit(stage: Stage) -> None:
 
 
 def test_a_stopped_child_may_still_tell_its_outcome(stage: Stage) -> None:
-    script = """trap 'echo "$END"; exit' TERM; echo "$START"; echo '{"type": "up"}'; while :; do sleep 0.05; done"""
+    script = f"""trap 'echo "$END"; exit' TERM; echo "$START"; {STAY}"""
     request = stage.request("sh", "-c", script, on_event=lambda _event: stage.source.cancel("parent"))
     result = run_child(stage.processes, request, stage.source.token)
     assert result.end is not None and result.end.answer == "fine"
 
 
 def test_a_child_that_ignores_being_stopped_is_killed_with_what_it_started(stage: Stage) -> None:
-    script = """trap '' TERM; setsid sleep 98 & echo "$START"; echo '{"type": "up"}'; while :; do sleep 0.05; done"""
+    script = f"""trap '' TERM; setsid sleep 98 & echo "$START"; {STAY}"""
     request = stage.request("sh", "-c", script, on_event=lambda _event: stage.source.cancel("parent"))
     result = run_child(stage.processes, request, stage.source.token)
     assert (result.reason, result.problem) == ("interrupted", "other was stopped and told no outcome")
@@ -151,7 +153,8 @@ def test_a_program_that_is_not_there_cannot_be_started(stage: Stage) -> None:
 
 def test_one_that_fails_costs_its_siblings_nothing(stage: Stage) -> None:
     ends: dict[str, ChildResult | None] = {}
-    scripts = {"good": 'echo "$START"; sleep 0.2; echo "$END"', "bad": "echo WARN; exit 1", "dies": "kill -9 $$"}
+    good = 'echo "$START"; sleep 0.2; echo "$END"'
+    scripts = {"good": good, "bad": "echo WARN; exit 1", "dies": "kill -9 $$"}
 
     def run(name: str) -> None:
         def ended(end: TaskEnd[ChildResult]) -> None:
@@ -161,8 +164,6 @@ def test_one_that_fails_costs_its_siblings_nothing(stage: Stage) -> None:
 
     for name in scripts:
         run(name)
-    from tests.actors.kit import until
-
     until(lambda: len(ends) == 3)
     assert {name: bool(end and end.end) for name, end in ends.items()} == {
         "good": True,

@@ -94,8 +94,8 @@ def test_silence_ends_a_child(stage: Stage) -> None:
 
 
 def test_signs_of_life_keep_a_child_going(stage: Stage) -> None:
-    beat = """echo '{"type": "heartbeat"}'; sleep 0.1; """
-    result = stage.run(f'echo "$START"; {6 * beat} echo "$END"', idle_s=0.4)
+    beat = """echo '{"type": "heartbeat"}'; sleep 0.05; """
+    result = stage.run(f'echo "$START"; {6 * beat} echo "$END"', idle_s=0.25)
     assert result.end is not None and stage.events == []
 
 

@@ -106,9 +106,13 @@ def outside_call(
     agent: OutsideAgent, config: Config, entry: AgentEntry, request: ChildRequest, options: AgentOptions
 ) -> OutsideCall:
     """Check what is asked of a configured sub-agent. Raises `SubagentError` with the code
-    UNSUPPORTED_CAPABILITY for what the process could not be held to.
+    UNSUPPORTED_CAPABILITY for what the process could not be held to, `UsageError` for a wrong schema.
     """
     _require_possible(agent, entry, request, options)
+    if options.schema is not None:
+        from dsh_actors.adapters.json_schema import AnswerSchema  # most answer in words
+
+        AnswerSchema.of(options.schema)
     tool: Any = SimpleNamespace(spec=ToolSpec("agent", "", {}))
     context = entry.parts.make_context(CallId(""), CancelSource().token, tool)
     env = dict(context.env)

@@ -39,6 +39,7 @@ def speaking(script: str, **changes: object) -> str:
 SCRIPTS = {
     "good": speaking(""),
     "env": speaking("env > seen"),
+    "value": ": {schema_file}; " + speaking("cp {schema_file} given", structured={"n": 1}),
     "broken": "echo WARN; sleep 99",
     "slow": f"echo '{START}'; mkfifo held; read line < held",
 }
@@ -96,6 +97,18 @@ def test_one_that_breaks_is_an_error_for_the_model_and_its_sibling_is_not_hurt(t
     assert troupe.agent().run("go").completed
     broken, good = troupe.results()
     assert "broken: line 1 of its output is no JSON: WARN" in broken and good == "fine"
+
+
+@pytest.mark.parametrize(("kind", "reason"), [("integer", "completed"), ("string", "schema")])
+def test_a_value_is_held_against_its_schema_whatever_the_process_says(
+    troupe: Troupe, kind: str, reason: str
+) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": kind}}}
+    end = troupe.agent().spawn("x", via="value", schema=schema)
+    assert (end.reason, end.structured) == (reason, {"n": 1})
+    assert json.loads((troupe.cwd / "given").read_text()) == schema
+    with pytest.raises(UsageError):
+        troupe.agent().spawn("x", via="value", schema={"type": 5})
 
 
 def test_time_ends_it_as_it_ends_any_other(troupe: Troupe) -> None:
@@ -167,7 +180,7 @@ def test_rules_that_a_process_cannot_keep_are_no_way_around_them(troupe: Troupe)
 def test_an_unknown_name_is_refused_with_those_there_are(troupe: Troupe) -> None:
     with pytest.raises(UsageError) as refused:
         troupe.agent().spawn("x", via="nobody")
-    assert "broken, dsh, env, good, slow" in (refused.value.hint or "")
+    assert "broken, dsh, env, good, slow, value" in (refused.value.hint or "")
 
 
 def test_dsh_as_a_process_is_an_agent_with_a_session_of_its_own(troupe: Troupe) -> None:

@@ -184,14 +184,14 @@ class AgentRef:
         return message.id
 
     def _ask(self, message: Any, timeout: float = ASK_TIMEOUT_S) -> Any:
-        try:
-            return self._address.ask(message, timeout=timeout)
-        except ActorGone as error:
-            if error.code == ACTOR_TIMEOUT:
-                raise
-        # It died: the supervisor says when it is back, or that it is gone.
-        self._supervisor.ask(p.AwaitAgent(self.id), timeout=OPEN_TIMEOUT_S)
-        return self._address.ask(message, timeout=timeout)
+        while True:
+            try:
+                return self._address.ask(message, timeout=timeout)
+            except ActorGone as error:
+                if error.code == ACTOR_TIMEOUT:
+                    raise
+            # It died with this unread: the supervisor says when it is back, or that it is gone.
+            self._supervisor.ask(p.AwaitAgent(self.id), timeout=OPEN_TIMEOUT_S)
 
 
 class AgentHandle(AgentRef):

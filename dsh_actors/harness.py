@@ -141,18 +141,11 @@ class Harness:
         if self._subagents is None:
             from dsh_actors.subagents.service import Ground, Subagents  # most runs have none
 
-            ground = Ground(
-                config=self.config,
-                clock=self.clock,
-                agents=self._agents,
-                links=self._links,
-                pools=self._assembly.pools,
-                scope=self.scope,
-                check=self._check_child,
-                bring_up=lambda message: self._bring_up(message, self._answer_schema(message.options)),
-                inspect=self.inspect,
+            acts = (self._check_child, self._bring_up_child, self.inspect)
+            pools = self._assembly.pools
+            self._subagents = Subagents(
+                Ground(self.config, self.clock, self._agents, self._links, pools, self.scope, *acts)
             )
-            self._subagents = Subagents(ground)
         return self._subagents
 
     def image(self, data: bytes, name: str | None = None, *, ephemeral: bool = False) -> ImageBlock:
@@ -317,6 +310,9 @@ class Harness:
     def _check_child(self, options: AgentOptions) -> None:
         self._check(options)
         self._answer_schema(options)
+
+    def _bring_up_child(self, message: p.CreateAgent | p.ResumeAgent | p.ForkAgent) -> AgentHandle:
+        return self._bring_up(message, self._answer_schema(message.options))
 
     def _scope_above(self, preset: str | None) -> Scope:
         """The scope an agent of this preset hangs below."""

@@ -354,7 +354,6 @@ RANKS: Mapping[str, int] = {
 }
 """Who stands above whom. Every ask goes to a lower rank."""
 
-_ASKED = Rule("harness", "agent", "ask")
 RULES: Mapping[type, tuple[Rule, ...]] = {
     CreateAgent: (Rule("harness", "supervisor", "ask"),),
     ResumeAgent: (Rule("harness", "supervisor", "ask"),),
@@ -366,12 +365,12 @@ RULES: Mapping[type, tuple[Rule, ...]] = {
     WhenIdle: (Rule("harness", "agent", "ask"), Rule("supervisor", "agent", "ask")),
     GetStatus: (Rule("harness", "agent", "ask"),),
     GetSnapshot: (Rule("harness", "agent", "ask"), Rule("supervisor", "agent", "ask")),
-    turn_io.Deliver: (_ASKED, Rule("harness", "agent", "tell"), Rule("agent", "agent", "tell")),
+    turn_io.Deliver: (Rule("harness", "agent", "ask"), Rule("harness", "agent", "tell")),
     turn_io.Wake: (Rule("supervisor", "agent", "tell"),),
     turn_io.EditInbox: (Rule("harness", "agent", "ask"),),
     turn_io.ClearInbox: (Rule("harness", "agent", "ask"),),
     turn_io.Cancel: (Rule("harness", "agent", "ask"), Rule("supervisor", "agent", "tell")),
-    turn_io.Record: (_ASKED, Rule("harness", "agent", "tell")),
+    turn_io.Record: (Rule("harness", "agent", "ask"), Rule("harness", "agent", "tell")),
     turn_io.TitleWritten: (Rule("model_gateway", "agent", "tell"),),
     turn_io.StorageBroken: (Rule("session_store", "agent", "tell"),),
     turn_io.Flushed: (Rule("session_store", "agent", "tell"),),

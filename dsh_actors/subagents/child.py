@@ -55,6 +55,7 @@ class Plan:
     work: OwnedWork
     open: Callable[[Callable[[Event], None]], AgentHandle] = field(hash=False)
     settle: Callable[[ChildRun, RunEnd], None] = field(hash=False)
+    is_fork: bool
     schema: JsonObject | None = field(default=None, hash=False)
     via: str | None = None
 

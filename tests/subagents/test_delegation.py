@@ -499,3 +499,35 @@ def test_a_harness_that_closes_leaves_nothing_of_any_agent(troupe: Troupe) -> No
         troupe.held.began.get(timeout=PATIENCE_S)
     troupe.harness.close()
     assert {event.data["reason"] for event in troupe.of("subagent/ended")} == {"interrupted"}
+
+
+def test_a_parent_that_is_given_up_takes_what_works_behind_it_along(troupe: Troupe) -> None:
+    troupe.play(delegate("task", background=True), {"text": "waiting"}, {"for": "task", **HELD})
+    agent = troupe.agent()
+    agent.followup("go")
+    troupe.held.began.get(timeout=PATIENCE_S)
+    assert agent.when_idle(PATIENCE_S)
+    for _ in range(4):
+        ref = agent._address.ref
+        ref.tell(object())
+        until(lambda ref=ref: agent._address.ref is not ref or not troupe.harness._agents)
+    until(lambda: troupe.harness.agents() == [])
+    assert troupe.harness.work.of(agent.id) == ()
+
+
+def test_what_works_behind_a_parent_that_crashes_goes_on_and_tells_it(troupe: Troupe) -> None:
+    troupe.play(
+        delegate("task", background=True),
+        {"text": "waiting"},
+        {"text": "got it"},
+        {"for": "task", **HELD},
+        {"for": "task", "text": "t"},
+    )
+    agent = troupe.agent()
+    agent.followup("go")
+    troupe.held.began.get(timeout=PATIENCE_S)
+    assert agent.when_idle(PATIENCE_S)
+    agent._address.ref.tell(object())
+    troupe.held.go.put("ok")
+    assert agent.when_done(PATIENCE_S)
+    assert troupe.events[-1].type == "turn/end" and len(troupe.of("turn/start")) == 2

@@ -172,7 +172,7 @@ class Harness:
         """
         self._check(options)
         session_id = self._id_for(options)
-        header = SessionHeader(session_id, self.clock.now_ms(), options.cwd, agent_preset=options.preset)
+        header = options.header(session_id, self.clock.now_ms())
         header.require_valid()
         schema = self._answer_schema(options)
         self._prepare_home(options)

@@ -44,7 +44,7 @@ _PIECE = 1 << 20
 _CLOSE_S = 5.0
 _OF_ONE_RUN = {
     *("prompt", "prompt_file", "files", "stdin_max_bytes", "stdin_timeout"),
-    *("session_id", "resume", "continue_", "fork"),
+    *("session_id", "resume", "continue_", "fork", "sub_agent_of"),
     *("json_lines", "heartbeat", "output_last_message", "result_file", "print_session_id", "partial_ok"),
 }
 """What the options of `dsh run` say of its one prompt, session or output."""

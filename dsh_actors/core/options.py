@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
+from dsh_actors.core.events import SessionHeader
+from dsh_actors.core.ids import SessionId
 from dsh_actors.core.policy import ApprovalPolicy
 from dsh_actors.core.text import JsonObject
 
@@ -74,7 +76,8 @@ class AgentOptions:
     ``tools`` None means all built-in tools; ``deny_tools`` is taken away from them.
     ``schema`` is a JSON Schema that the final answer must fit; an answer that does not is sent back at most
     ``schema_retries`` times a turn. ``ephemeral`` keeps nothing on disk. ``sandbox`` is ``auto``,
-    ``require`` or ``off``. ``depth`` is how many agents stand above this one.
+    ``require`` or ``off``. ``depth`` is how many agents stand above this one, and
+    ``parent`` the nearest of them where that is in another process.
     """
 
     model: str
@@ -93,5 +96,18 @@ class AgentOptions:
     ephemeral: bool = False
     preset: str | None = None
     depth: int = 0
+    parent: SessionId | None = None
     schema: JsonObject | None = field(default=None, hash=False)
     schema_retries: int = DEFAULT_SCHEMA_RETRIES
+
+    def header(self, session_id: SessionId, now_ms: int) -> SessionHeader:
+        """Of a session that begins with these options."""
+        return SessionHeader(
+            session_id,
+            now_ms,
+            self.cwd,
+            parent_session=self.parent,
+            origin="subagent" if self.depth else None,
+            delegation_depth=self.depth,
+            agent_preset=self.preset,
+        )

@@ -81,8 +81,8 @@ class OutsideCall:
             "--tool-timeout": limits.tool_timeout_s,
             "--max-retries": limits.max_retries,
             "--max-concurrent-agents": limits.max_concurrent_agents,
-            # What may still be nested below the child, which is a root to itself.
-            "--max-depth": max(0, limits.max_depth - options.depth),
+            "--max-depth": limits.max_depth,
+            "--sub-agent-of": f"{self.context.session_id}:{options.depth}",
         }
         given |= _left(budget)
         for name, text in (
@@ -156,7 +156,8 @@ def _policy_word(options: AgentOptions) -> str | None:
     policy = options.policy
     if policy.mode != "rules":
         return policy.mode
-    return policy.name if os.path.isabs(policy.name) and os.path.isfile(policy.name) else None
+    path = os.path.abspath(policy.name)  # as it was read: this process never changes its directory
+    return path if os.path.isfile(path) else None
 
 
 def _own_environment(config: Config, model: str) -> JsonObject:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from tests.cli.dsh_process import SECRET, Dsh, stream_faults
+from tests.cli.dsh_process import SECRET, Dsh, assert_refused, stream_faults
 from tests.model_server import C, T
 
 TABLE = '[subagents.outside]\n\n[subagents.foreign]\ncommand = ["sh", "-c", "env >&2; exit 7"]\n'
@@ -59,6 +59,7 @@ def test_a_project_cannot_bring_commands_and_wrong_tables_are_refused(dsh: Dsh) 
     refused = dsh.run("x")
     assert refused.code == 2 and "a project cannot set commands of sub-agents" in refused.err
     (dsh.cwd / ".dsh" / "config.toml").unlink()
+    assert_refused(dsh.run("--sub-agent-of", "nobody", "x"), dsh)
     configured(dsh)
     shown = dsh.call("config", "show").out
     assert "subagents.outside.command" in shown and "= dsh run" in shown

@@ -14,6 +14,7 @@ from dsh_actors.core.options import Limits
 from dsh_actors.core.policy import ApprovalPolicy
 from dsh_actors.errors import SubagentError, UsageError
 from dsh_actors.runtime.tasks import TaskEnd, start_task
+from dsh_actors.task_spec import approval_policy
 from tests.actors.kit import until
 from tests.subagents.kit import Troupe, delegate
 
@@ -191,9 +192,23 @@ def test_dsh_as_a_process_is_an_agent_with_a_session_of_its_own(troupe: Troupe) 
     end = agent.spawn("make it", via="dsh", model=f"scripted/{script}")
     assert (end.answer, end.steps, end.tool_calls) == ("made it", 2, 1), end
     assert (troupe.cwd / "made").read_text() == "here\n"
+    header = troupe.harness.storage.header(end.session_id)  # type: ignore[arg-type]
+    assert (header.parent_session, header.origin, header.delegation_depth) == (agent.id, "subagent", 1)
     assert [event.type for event in troupe.stored(end.session_id or "")][-1] == "turn/end"
     (fact,) = ended(troupe)
     assert fact["usage"]["output"] == end.usage["own"]["output"] > 0
+
+
+def test_dsh_as_a_process_keeps_to_the_rules_of_its_parents_file(troupe: Troupe, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text('default = "allow"\n[[rule]]\ntool = "bash"\ndecision = "deny"\nreason = "not here"\n')
+    script = troupe.cwd / "script.json"
+    call = {"tool": "bash", "arguments": {"command": "echo here > made"}}
+    script.write_text(json.dumps([{"calls": [call]}, {"text": "refused"}]))
+    agent = troupe.agent(policy=approval_policy(str(rules)))
+    end = agent.spawn("make it", via="dsh", model=f"scripted/{script}")
+    assert (end.completed, end.answer) == (True, "refused")
+    assert end.denied[0]["reason"] == "not here" and not (troupe.cwd / "made").exists()
 
 
 def test_dsh_as_a_process_ends_at_what_is_left_of_its_parents_limits(troupe: Troupe) -> None:

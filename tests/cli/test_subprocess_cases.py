@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import signal
 
+from pytest import approx
+
 from tests.cli.dsh_process import SECRET, Dsh, assert_refused, stream_faults
 from tests.model_server import C, T
 
-TABLE = '[subagents.outside]\n\n[subagents.foreign]\ncommand = ["sh", "-c", "env >&2; exit 7"]\n'
+TABLE = """
+[subagents.outside]
+
+[subagents.foreign]
+command = ["sh", "-c", "env >&2; exit 7"]
+
+[[providers.openai.models]]
+id = "test"
+price = { input = 1, output = 1 }
+"""
 
 
 def configured(dsh: Dsh) -> Dsh:
@@ -37,6 +48,8 @@ def test_dsh_as_a_sub_agent_has_its_key_its_session_and_its_part_of_the_bill(dsh
     assert len(dsh.session_ids()) == 2
     own, children = result.end["usage"]["own"], result.end["usage"]["children"]
     assert children["output"] > 0 and own["output"] > 0
+    billed = ("input", "cache_read", "cache_write", "output")
+    assert result.end["cost"] == approx(sum(own[kind] + children[kind] for kind in billed) / 1e6)
     assert SECRET not in dsh.stored_text() + result.out + result.err
     assert dsh.survivors() == []
 

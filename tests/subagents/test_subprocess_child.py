@@ -20,6 +20,7 @@ from dsh_actors.runtime.process import Processes
 from dsh_actors.runtime.tasks import TaskEnd, start_task
 from dsh_actors.subagents import outside
 from dsh_actors.subagents.outside import ChildResult, OutsideRequest, run_child
+from dsh_actors.testing.memory import peak_kib, reset_peak
 from tests.actors.kit import until
 
 START = json.dumps({"type": "run.start", "schema_version": 1, "session_id": "x"})
@@ -93,10 +94,22 @@ def test_silence_ends_a_child(stage: Stage) -> None:
     assert (result.reason, result.problem) == ("timeout", "other wrote nothing for 0.2 s and was ended")
 
 
-def test_signs_of_life_keep_a_child_going(stage: Stage) -> None:
-    beat = """echo '{"type": "heartbeat"}'; sleep 0.05; """
-    result = stage.run(f'echo "$START"; {6 * beat} echo "$END"', idle_s=0.25)
-    assert result.end is not None and stage.events == []
+def test_only_silence_counts_not_the_time_that_a_child_takes(stage: Stage) -> None:
+    child = outside._Child(stage.request(idle_s=60.0))
+    child._heard_at -= 59
+    child._look()
+    assert child._stopper.token.reason is None and child._timer is not None
+    child._timer.cancel()
+    child._on_output(b"{")
+    assert time.monotonic() - child._heard_at < 30
+    child._heard_at -= 61
+    child._look()
+    assert child._stopper.token.reason == "silent"
+
+
+def test_signs_of_life_are_no_events(stage: Stage) -> None:
+    assert stage.run("""echo "$START"; echo '{"type": "heartbeat"}'; echo "$END" """).end is not None
+    assert stage.events == []
 
 
 def test_a_hundred_megabytes_of_events_take_no_room(stage: Stage) -> None:
@@ -111,8 +124,10 @@ def test_a_hundred_megabytes_of_events_take_no_room(stage: Stage) -> None:
         "[out.write(piece) for _ in range(10_000)]; out.write(os.environb[b'END']); out.flush()"
     )
     request = stage.request(sys.executable, "-c", program, on_event=count)
+    before = reset_peak()
     result = run_child(stage.processes, request, stage.source.token)
     assert result.end is not None and seen == [10_000]
+    assert peak_kib() - before < 30_000
 
 
 def test_a_line_without_end_is_cut_off(stage: Stage) -> None:

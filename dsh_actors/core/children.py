@@ -28,7 +28,7 @@ def started_fact(
     configured process that it is: nobody can speak to one.
     """
     fact: JsonObject = {"id": child, "label": label, "mode": mode}
-    more = {"fork": True if is_fork else None, "schema": schema, "via": via}
+    more = {"fork": is_fork or None, "schema": schema, "via": via}
     return fact | {name: value for name, value in more.items() if value is not None}
 
 
@@ -40,12 +40,8 @@ def fold_child(children: dict[str, JsonObject], kind: str, data: JsonObject) -> 
     child = data["id"]
     if kind == "subagent/started":
         children[child] = {"label": str(data.get("label")), "mode": data.get("mode"), "open": True}
-        if data.get("fork") is True:
-            children[child]["fork"] = True
-        if type(data.get("schema")) is dict:
-            children[child]["schema"] = data["schema"]
-        if type(data.get("via")) is str:
-            children[child]["via"] = data["via"]
+        more = (("fork", bool), ("schema", dict), ("via", str))
+        children[child] |= {name: data[name] for name, kind in more if type(data.get(name)) is kind}
     elif child in children:
         if children[child]["mode"] == "continuable":
             children[child] = children[child] | {"open": False, "reason": str(data.get("reason"))}

@@ -349,6 +349,26 @@ def test_recovering_reads_what_was_not_written_yet_and_stores_what_closes_it(sho
         shop.ask(p.RecoverSession(SessionId("other")))
 
 
+def test_a_recovery_that_outlasts_its_session_writes_nothing_into_the_next_life_of_it(shop):
+    shop.reserve()
+    shop.append(TURN)
+    assert shop.flush().get(timeout=10).failure is None
+    while not shop.storage.entered.empty():
+        shop.storage.entered.get()
+    shop.storage.gates_reads = True
+    shop.storage.gate.clear()
+    recovery = aside(shop, p.RecoverSession(ONE))
+    entered(shop, "read")
+    shop.ask(p.CloseSession(ONE))
+    opened = shop.ask(p.OpenSession(ONE, shop.broken.put))
+    assert [event.type for event in opened.closers] == ["turn/end"]
+    shop.storage.gate.set()
+    assert isinstance(recovery.get(timeout=10).error, ActorGone)
+    shop.storage.gates_reads = False
+    assert shop.flush().get(timeout=10).failure is None
+    assert shop.stored() == [0, 1] and shop.broken.empty()
+
+
 def test_a_recovery_that_the_next_store_does_again_closes_the_turn_once(shop):
     shop.reserve()
     shop.append(TURN)

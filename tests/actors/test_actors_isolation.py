@@ -12,7 +12,7 @@ from dsh_actors.core.policy import ApprovalPolicy
 from dsh_actors.harness import Harness
 from dsh_actors.testing.scripted import ScriptedProvider
 
-MEET = 'echo up > {mine}; read _ < {theirs}; echo "$PWD $(pwd -P) $OLDPWD"; cat here.txt; echo more >> here.txt'
+MEET = 'echo up > {mine}; read _ < {theirs}; echo "$PWD $(pwd -P) "; cat here.txt; echo more >> here.txt'
 
 
 def script(mine: str, theirs: str) -> list[dict]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -60,10 +61,9 @@ class WildModel(ScriptedProvider):
             return
         if trouble < 0.5:
             control.expect_within(0.02)
-            silence: list[object] = []
-            control.on_abort(lambda: silence.append(1))
-            while not silence:
-                time.sleep(0.005)
+            woken = threading.Event()
+            control.on_abort(woken.set)
+            woken.wait()
             return
         pieces = super().stream(call, body, control)
         for number, piece in enumerate(pieces):

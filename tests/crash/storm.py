@@ -289,10 +289,10 @@ class Storm:
 
 
 @contextlib.contextmanager
-def storm(folder: Path, seed: int, **trouble: float) -> Iterator[Storm]:
-    """A `Storm` whose actors may be killed as often as it likes."""
+def storm(folder: Path, seed: int, *, max_restarts: int = 10**9, **trouble: float) -> Iterator[Storm]:
+    """A `Storm` whose actors may be killed as often as it likes, or ``max_restarts`` times a minute."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(restarts, "MAX_RESTARTS", 10**9)
+        patch.setattr(restarts, "MAX_RESTARTS", max_restarts)
         patch.setattr(harness_module, "open_storage", _bad_storage)
         world = Storm(folder, seed, **trouble)
         try:

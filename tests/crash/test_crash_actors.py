@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from dsh_actors.actors import restarts
 from dsh_actors.core.events import Event
 from dsh_actors.core.scope import Scope
 from dsh_actors.errors import ActorGone
@@ -91,11 +90,10 @@ def test_many_more_actors_that_are_killed_at_random_lose_no_event(tmp_path: Path
 
 
 def test_the_death_of_an_agent_is_heard_of_within_a_second_and_fails_what_waits_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     heard: queue.SimpleQueue[dict[str, str]] = queue.SimpleQueue()
-    with storm(tmp_path, 1) as world:
-        monkeypatch.setattr(restarts, "MAX_RESTARTS", 0)
+    with storm(tmp_path, 1, max_restarts=0) as world:
 
         def setup(scope: Scope) -> None:
             scope.observe("agent/error", heard.put)

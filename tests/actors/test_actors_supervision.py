@@ -134,9 +134,12 @@ def test_an_agent_that_keeps_crashing_is_given_up_with_its_error(stage):
     agent = stage.agent(watching("agent/disposed", watch))
     for _ in range(3):
         crash_and_return(agent._address)
+    agent.followup("hello")
+    stage.model.next_stream()
     crash(agent._address)
     gone = watch.seen.get(timeout=10)
     assert gone["session"] == agent.id and gone["error"]
+    assert stage.types()[-1] == "turn/end" and stage.stored(agent.id) == stage.events
     with pytest.raises(ActorGone):
         agent.status()
     assert stage.harness.agents() == []
@@ -288,6 +291,26 @@ def test_an_agent_that_hangs_is_disposed_of_and_its_session_is_free(stage, monke
     go.set()
     waiting.get(timeout=10)
     assert again.status().status == "idle"
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["at once", "while it is rebuilt"])
+def test_a_dispose_of_an_agent_that_has_just_died_closes_its_turn(stage, is_known):
+    agent = stage.agent()
+    agent.followup("hello")
+    stage.model.next_stream().send(TextDelta(0, "half"))
+    until(lambda: any(event.type == "assistant/chunk" for event in stage.events))
+    began, go = Signal(), Signal()
+    if is_known:
+        agent._scope.observe("agent/error", lambda _payload: began.set() or go.wait(10))
+    agent._address.ref.tell(object())
+    disposed = aside(agent.dispose)
+    if is_known:
+        assert began.wait(10)
+        go.set()
+    assert disposed.get(timeout=10).error is None
+    assert stage.stored(agent.id) == stage.events
+    (end,) = [event for event in stage.events if event.type == "turn/end"]
+    assert end.data["reason"]["kind"] in ("interrupted", "aborted")
 
 
 def test_a_dispose_goes_on_when_the_store_dies_in_it(stage, monkeypatch):

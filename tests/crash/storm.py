@@ -277,13 +277,7 @@ class Storm:
         found = [
             fault
             for name, lives in self.lives.items()
-            for fault in session_faults(
-                storage,
-                name,
-                accepted=self.accepted[name],
-                lives=lives,
-                is_closed=name not in self.given_up,
-            )
+            for fault in session_faults(storage, name, accepted=self.accepted[name], lives=lives)
         ]
         return found + [f"call {call} acted {count} times" for call, count in self.acts.items() if count > 1]
 

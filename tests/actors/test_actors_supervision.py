@@ -12,6 +12,7 @@ from gevent.event import Event as Signal
 from dsh_actors.actors import lifecycle
 from dsh_actors.actors import protocol as p
 from dsh_actors.actors import supervisor as supervising
+from dsh_actors.actors.address import Address
 from dsh_actors.core.chunks import TextDelta
 from dsh_actors.core.messages import text_of
 from dsh_actors.errors import ActorGone, SessionBusy, UsageError
@@ -143,6 +144,25 @@ def test_an_agent_that_keeps_crashing_is_given_up_with_its_error(stage):
     with pytest.raises(ActorGone):
         agent.status()
     assert stage.harness.agents() == []
+
+
+def test_what_an_agent_dies_twice_before_reading_is_answered_by_the_third(stage, monkeypatch):
+    agent = stage.agent()
+    ask, asked = Address.ask, []
+
+    def ask_the_dying(self, message, *, timeout):
+        if self is agent._address:
+            asked.append(self.ref)
+            if len(asked) < 3:
+                self.ref.tell(object())
+        return ask(self, message, timeout=timeout)
+
+    monkeypatch.setattr(Address, "ask", ask_the_dying)
+    message_id = agent.inject("kept")
+    monkeypatch.undo()
+    assert len({id(ref) for ref in asked}) == 3
+    inserted = [event.data["inserted"] for event in stage.events if event.type == "agent/inbox/spliced"]
+    assert [[message["id"] for message in each] for each in inserted] == [[message_id]]
 
 
 def test_an_asker_that_stopped_waiting_is_forgotten(stage):

@@ -349,8 +349,7 @@ RANKS: Mapping[str, int] = {
     "tool_pool": 2,
     "model_gateway": 2,
     "session_store": 1,
-    "projector": 1,
-    "telemetry_sink": 1,
+    **dict.fromkeys(("projector", "telemetry_sink"), 1),
 }
 """Who stands above whom. Every ask goes to a lower rank."""
 

@@ -36,6 +36,8 @@ from dsh_actors.errors import (
     SessionBusy,
     SessionExists,
     SessionNotFound,
+    StorageError,
+    StorageFull,
 )
 from dsh_actors.ports import SessionStorage, SessionWriter
 from dsh_actors.runtime.actor import BaseActor
@@ -315,8 +317,11 @@ class SessionStoreActor(BaseActor):
         promise = self.promise()
 
         def rebuilt(end: TaskEnd[p.Opened]) -> None:
-            if promise.is_set:
-                return  # whoever asked was told that this store had died, and asks the next one
+            if promise.is_set or held.closing or self._held.get(session_id) is not held:
+                # Whoever asked was told that this store had died, and asks the next one; or the session was
+                # given up meanwhile, and whoever opens it again closes the turn.
+                fail(promise, ActorGone(f"session {session_id} was given up"))
+                return
             if end.value is not None and end.value.closers:
                 self._home.tell(p.AppendEvents(session_id, end.value.closers))
             pass_on(promise, end)
@@ -375,4 +380,5 @@ def _flush(held: HeldSession | None, ask: p.FlushSession) -> None:
 
 
 def _error_of(failure: Failure) -> HarnessError:
-    return HarnessError(failure.message, code=failure.code)
+    kinds = {kind.code: kind for kind in (StorageError, StorageFull)}
+    return kinds.get(failure.code, HarnessError)(failure.message, code=failure.code)

@@ -349,7 +349,7 @@ class SupervisorActor(BaseActor):
             self._life.report_crash(entry, report)
             return self._life.recover(entry)
 
-        start_task(
+        entry.recovery = start_task(
             recover,
             lambda end: self.ref.tell(_Recovered(entry, generation, end)),
             name=f"recover {entry.id}",

@@ -12,17 +12,18 @@ from dataclasses import replace
 from typing import Any
 
 from dsh_actors.actors import protocol as p
-from dsh_actors.actors.boundary import let_exits_pass
+from dsh_actors.actors.boundary import is_parallel_call, needs_record
 from dsh_actors.actors.tool_gate import ToolGate
 from dsh_actors.actors.wiring import AgentParts
 from dsh_actors.adapters.tools.registry import select_tools
 from dsh_actors.adapters.tools.sandbox import probe_sandbox, wrap_command
 from dsh_actors.config import Config
 from dsh_actors.config.cost_limit import require_currency, require_price
-from dsh_actors.core import turn_io as io
 from dsh_actors.core.answers import schema_section
+from dsh_actors.core.budget import Budget
+from dsh_actors.core.children import AGENT_TOOLS
 from dsh_actors.core.chunks import CallConfig, Usage
-from dsh_actors.core.ids import CallId
+from dsh_actors.core.ids import CallId, SessionId
 from dsh_actors.core.keeping import is_new_fork, kept_prompt
 from dsh_actors.core.limits import LimitWatch
 from dsh_actors.core.messages import ImageBlock
@@ -69,6 +70,8 @@ class AgentAssembly:
         self._redactor = redactor
         self._store_image = store_image
         self._builtin = frozenset(scope.visible_tools())
+        self.pools: dict[SessionId, Budget] = {}
+        """What agents to come share with those that start them; taken up when they are built."""
         self._probed: str | None = None
         self.sandbox = "off"
 
@@ -112,14 +115,16 @@ class AgentAssembly:
         self._register(options, state, scope, cwd)
         locate = _locator(cwd, os.environ.get("HOME", ""))
         gate = ToolGate(header.id, options.policy, cwd, scope, locate, ask_approval)
+        own_model = f"{call.provider}/{call.model}"
+        budget = self.pools.pop(header.id, None) or Budget(options.limits, model=own_model)
         env = Environment(
             config=call,
-            is_parallel=lambda each: _is_parallel(scope, each),
-            needs_flush=lambda each: _changes(scope, each),
-            cost_of=self._cost_in(f"{call.provider}/{call.model}"),
-            watch=LimitWatch(options.limits, state.counters),
+            is_parallel=lambda each: is_parallel_call(scope, each),
+            needs_flush=lambda each: needs_record(scope, each),
+            cost_of=self._cost_in(budget.model or own_model),
+            watch=LimitWatch(options.limits, state.counters, budget),
             max_parallel=self._config.tools.max_parallel,
-            titles=self._title_policy(options),
+            titles=TitlePolicy() if header.origin == "subagent" else self._title_policy(options),
         )
         return AgentParts(
             scope,
@@ -127,6 +132,7 @@ class AgentAssembly:
             gate,
             self._context_maker(options, header.id, cwd, self._image_taker(options, call)),
             self._time_left(options, scope),
+            dict(state.children),
         )
 
     def takes_images(self, model: str) -> bool:
@@ -206,6 +212,8 @@ class AgentAssembly:
             scope.restrict(allow, frozenset(options.deny_tools))
         elif left_out := self._tools_left_out(options, state) & scope.visible_tools().keys():
             scope.restrict(deny=left_out)
+        if options.limits.max_depth == 0:
+            scope.restrict(deny=AGENT_TOOLS & scope.visible_tools().keys())
         if options.system_prompt is not None:
             scope.section("persona", 0, self._literal(options.system_prompt))
         appended = self._redactor.text(options.append_system_prompt or "")
@@ -337,24 +345,6 @@ def _conditions(spec: ToolSpec) -> set[str]:
     """What a rule can look at in the calls of a tool."""
     found = {"command"} & set(spec.parameters.get("properties", {}))
     return found | {"path"} if spec.path_argument else found
-
-
-def _is_parallel(scope: Scope, call: io.Call) -> bool:
-    tool: Any = scope.visible_tools().get(call.name)
-    try:
-        return tool is not None and tool.is_parallel(call.arguments) is True
-    except BaseException as error:  # a tool is foreign code; one that cannot say runs alone
-        let_exits_pass(error)
-        return False
-
-
-def _changes(scope: Scope, call: io.Call) -> bool:
-    tool: Any = scope.visible_tools().get(call.name)
-    try:
-        return tool is not None and call.problem is None and tool.spec.changes is not False
-    except BaseException as error:  # a tool is foreign code; one that cannot say is taken to change something
-        let_exits_pass(error)
-        return True
 
 
 def _with_kept_settings(asked: CallConfig, logged: RequestHeader | None) -> CallConfig:

@@ -44,10 +44,11 @@ from dsh_actors.runtime.process import Processes
 from dsh_actors.runtime.ref import ACTOR_TIMEOUT, Ref
 from dsh_actors.runtime.timers import SystemClock
 from dsh_actors.sessions import PreparedSession, SessionView, StoredSessions
+from dsh_actors.subagents.tools import agent_tools
 from dsh_actors.workers import Addresses, WorkerParts, worker_specs
 
 if TYPE_CHECKING:
-    from dsh_actors.adapters.json_schema import AnswerSchema
+    from dsh_actors.subagents.service import Subagents
 
 __all__ = ["AgentHandle", "AgentRef", "Harness"]
 
@@ -78,8 +79,9 @@ class Harness:
         self.storage: SessionStorage = self.memory if ephemeral else open_storage(config, self.clock.now_ms)
         self.scope = Scope("global")
         self.scope.section("persona", 0, PERSONA)
-        for tool in builtin_tools():
+        for tool in (*builtin_tools(), *agent_tools(lambda: self.subagents)):
             self.scope.tool(tool)
+        self.scope.listen("agent/session-start", self._on_session_start)
         self._presets: dict[str, Scope] = {}
         place = None if ephemeral else config.home
         self._shelf = AttachmentShelf(place, lambda: prepare_home(config.require_home()))
@@ -103,8 +105,11 @@ class Harness:
         self._lifecycle = self._wire()
         watch_sessions(self.scope, self._at.projector)
         self._supervisor = self._start()
-        self._links = AgentLinks(self._supervisor, config.price, self._redactor, self.work)
+        self._links = AgentLinks(
+            self._supervisor, config.price, self._redactor, self.work, lambda: self.subagents, self.fork
+        )
         self._sessions = StoredSessions(self.storage, self._at.store, self._supervisor)
+        self._subagents: Subagents | None = None
         self._closed = False
 
     @classmethod
@@ -122,6 +127,25 @@ class Harness:
     def sandbox(self) -> str:
         """``bwrap``, ``none`` or ``off``: what shell commands ran in, as far as any ran."""
         return self._assembly.sandbox
+
+    @property
+    def subagents(self) -> Subagents:
+        """What agents do with their sub-agents."""
+        if self._subagents is None:
+            from dsh_actors.subagents.service import Ground, Subagents  # most runs have none
+
+            ground = Ground(
+                config=self.config,
+                clock=self.clock,
+                agents=self._agents,
+                links=self._links,
+                pools=self._assembly.pools,
+                scope=self.scope,
+                check=self._check,
+                inspect=self.inspect,
+            )
+            self._subagents = Subagents(ground)
+        return self._subagents
 
     def image(self, data: bytes, name: str | None = None, *, ephemeral: bool = False) -> ImageBlock:
         """Store an image (PNG, JPEG, GIF, WebP), for a message to an agent; ``ephemeral``: not on the disk.
@@ -141,13 +165,12 @@ class Harness:
         `SessionExists`, `ActorGone` in a harness that is closing or has failed, and what ``setup`` or an
         ``agent/created`` observer raises, with nothing left behind.
         """
-        self._check(options)
+        self._check(options, has_model=True)
         session_id = self._id_for(options)
         header = SessionHeader(session_id, self.clock.now_ms(), options.cwd, agent_preset=options.preset)
         header.require_valid()
-        schema = self._answer_schema(options)
         self._prepare_home(options)
-        return self._bring_up(p.CreateAgent(options, header, setup), schema)
+        return self._bring_up(p.CreateAgent(options, header, setup))
 
     def resume(self, session_id: str, options: AgentOptions, setup: p.Setup | None = None) -> AgentHandle:
         """Go on with a stored session, in its recorded directory; an empty ``model`` means the recorded one.
@@ -157,10 +180,8 @@ class Harness:
         `SessionCorrupt`, `SessionUnsupported` and what `create` raises; the session is free again then,
         and at most an interrupted turn of it has been closed.
         """
-        if options.model:
-            self._check(options)
-        schema = self._answer_schema(options)
-        return self._bring_up(p.ResumeAgent(options, SessionId(session_id), setup), schema)
+        self._check(options)
+        return self._bring_up(p.ResumeAgent(options, SessionId(session_id), setup))
 
     def fork(
         self,
@@ -176,13 +197,11 @@ class Harness:
         ``INVALID_BOUNDARY`` or ``OPEN_TURN``, `SessionBusy` with the code ``SESSION_NOT_LIVE`` for a
         session that is just being disposed of, and what `resume` raises; nothing stays then.
         """
-        if options.model:
-            self._check(options)
+        self._check(options)
         child_id = self._id_for(options)
         SessionHeader(child_id, 0).require_valid()
-        schema = self._answer_schema(options)
         self._prepare_home(options)
-        return self._bring_up(p.ForkAgent(options, SessionId(session_id), child_id, at_seq, setup), schema)
+        return self._bring_up(p.ForkAgent(options, SessionId(session_id), child_id, at_seq, setup))
 
     def inspect(self, session_id: str) -> SessionView:
         """What a session comes to, with an interrupted turn closed in memory; writes nothing, locks nothing.
@@ -261,9 +280,15 @@ class Harness:
         """Native: bring the index up to date for one session. Nothing is imported for it before."""
         open_index(self.config.require_home(), self.storage).project(session_id)
 
-    def _check(self, options: AgentOptions) -> None:
-        self._scope_above(options.preset)
-        self._assembly.check(options)
+    def _check(self, options: AgentOptions, *, has_model: bool = False) -> None:
+        """Refuse what cannot work. ``has_model``: an empty name of a model is a wrong one."""
+        if options.schema is not None:
+            from dsh_actors.adapters.answer_desk import require_schema  # most agents answer in words
+
+            require_schema(options)
+        if options.model or has_model:
+            self._scope_above(options.preset)
+            self._assembly.check(options)
 
     def _scope_above(self, preset: str | None) -> Scope:
         """The scope an agent of this preset hangs below."""
@@ -279,34 +304,25 @@ class Harness:
             return SessionId(options.session_id)
         return dated_session_id(self.clock.now_ms(), secrets.token_hex(4))
 
+    def _on_session_start(self, payload: Mapping[str, str]) -> None:
+        """An agent is held to its schema; a resumed one hears which of its sub-agents were interrupted."""
+        entry = self._agents.get(SessionId(payload["session"]))
+        if entry is not None and entry.options.schema is not None:
+            from dsh_actors.adapters.answer_desk import hold_to_schema
+
+            agent, work = AgentRef(entry, self._links), self.work
+            hold_to_schema(entry.scope, entry.options, agent, lambda: bool(work.of(agent.id)))
+        if payload["source"] == "resume" and entry is not None and entry.parts.children:
+            self.subagents.adopt(entry)
+
     def _prepare_home(self, options: AgentOptions) -> None:
         if not options.ephemeral and self.storage is not self.memory:
             # Only now: a task that is refused leaves no folder behind.
             prepare_home(self.config.require_home())
 
-    def _answer_schema(self, options: AgentOptions) -> AnswerSchema | None:
-        if options.schema is None:
-            return None
-        from dsh_actors.adapters.json_schema import AnswerSchema  # most agents answer in words
-
-        if type(options.schema_retries) is not int or options.schema_retries < 0:
-            raise UsageError(f"schema_retries is a number from 0 on, not {options.schema_retries!r}")
-        return AnswerSchema.of(options.schema)
-
-    def _bring_up(
-        self, message: p.CreateAgent | p.ResumeAgent | p.ForkAgent, schema: AnswerSchema | None
-    ) -> AgentHandle:
+    def _bring_up(self, message: p.CreateAgent | p.ResumeAgent | p.ForkAgent) -> AgentHandle:
         entry = self._supervisor.ask(message, timeout=OPEN_TIMEOUT_S + ASK_TIMEOUT_S)
-        handle = AgentHandle(entry, self._links)
-        if schema is not None:
-            from dsh_actors.adapters.answer_desk import AnswerDesk
-
-            desk = AnswerDesk(
-                schema, message.options.schema_retries, handle, lambda: bool(self.work.of(handle.id))
-            )
-            entry.scope.observe("session/event", desk.on_event)
-            entry.scope.listen("agent/turn-stopping", desk.on_stopping)
-        return handle
+        return AgentHandle(entry, self._links)
 
     def _worker_refs(self) -> Iterator[Ref[Any]]:
         for address in self._at.all():

@@ -100,7 +100,9 @@ class ToolSpec:
     """``changes``: may change something (needs a durable record first; refused when read-only).
     ``native``: `execute` is file work only and runs in a native thread.
     ``path_argument``: the argument that names a path, for policies.
-    ``timeout_s``: None for the configured default.
+    ``timeout_s``: None for the configured default. ``delegates``: what changes nothing itself sets others
+    to work (it needs a durable record first, too). ``holds_slot``: False for a call that only waits, which
+    must not keep others from running.
     """
 
     name: str
@@ -110,6 +112,8 @@ class ToolSpec:
     native: bool = False
     path_argument: str | None = None
     timeout_s: float | None = None
+    delegates: bool = False
+    holds_slot: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,6 +175,7 @@ class AgentActor(BaseActor):
             state.next_seq,
             machine.requests.context(),
             (state.request_context or {}).get("contextWindow"),
+            state.turn_seq,
         )
 
 

@@ -22,8 +22,9 @@ from dsh_actors.core.messages import (
     block_from_json,
     require_input,
 )
+from dsh_actors.core.scope import Scope
 from dsh_actors.core.text import JsonObject, clean_text, require_lossless, shorten
-from dsh_actors.core.turn_io import ToolResult
+from dsh_actors.core.turn_io import Call, ToolResult
 from dsh_actors.errors import EventRefused, HarnessError, error_chain
 
 __all__ = [
@@ -31,9 +32,11 @@ __all__ = [
     "check_message",
     "error_payload",
     "failure_of",
+    "is_parallel_call",
     "is_recordable",
     "let_exits_pass",
     "loggable_result",
+    "needs_record",
 ]
 
 _STRUCTURE = SURFACE_TYPES | {
@@ -77,6 +80,28 @@ def let_exits_pass(error: BaseException) -> None:
     """Raise ``error`` again if it asks the process to end; anything else foreign code raised is contained."""
     if isinstance(error, KeyboardInterrupt | SystemExit):
         raise error
+
+
+def is_parallel_call(scope: Scope, call: Call) -> bool:
+    """Whether a call may run beside others, by what its tool says."""
+    tool: Any = scope.visible_tools().get(call.name)
+    try:
+        return tool is not None and tool.is_parallel(call.arguments) is True
+    except BaseException as error:  # a tool is foreign code; one that cannot say runs alone
+        let_exits_pass(error)
+        return False
+
+
+def needs_record(scope: Scope, call: Call) -> bool:
+    """Whether a call must be durable before it starts."""
+    tool: Any = scope.visible_tools().get(call.name)
+    try:
+        if tool is None or call.problem is not None:
+            return False
+        return tool.spec.changes is not False or tool.spec.delegates is not False
+    except BaseException as error:  # a tool is foreign code; one that cannot say is taken to change something
+        let_exits_pass(error)
+        return True
 
 
 def is_recordable(kind: str) -> bool:

@@ -91,7 +91,9 @@ class OwnedWork:
             if left <= 0 or not self.wait_for_release(items, left):
                 break
         with self._changed:
-            return tuple(self._items.pop(owner, ()))
+            left_over = tuple(self._items.pop(owner, ()))
+            self._changed.notify_all()
+        return left_over
 
     def forget(self, owner: SessionId) -> None:
         """The owner is gone; an agent of the same session may come."""

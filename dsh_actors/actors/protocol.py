@@ -46,7 +46,7 @@ class OpenSession:
 
 @dataclass(frozen=True, slots=True)
 class ForkSession:
-    """Copy a session up to ``at_seq`` (None: its end) to a new one and hold that. Replies with `Opened`."""
+    """Copy a session up to ``at_seq`` (None: its end) and hold that; ``depth``: for a sub-agent.."""
 
     session_id: SessionId
     child_id: SessionId
@@ -55,6 +55,7 @@ class ForkSession:
     now_ms: int
     on_broken: Callable[[Failure], None] = field(hash=False)
     ephemeral: bool = False
+    depth: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +131,9 @@ class FlushSession:
 
 @dataclass(frozen=True, slots=True)
 class CloseSession:
-    """Flush, give up the lock, forget. Replies when done.
+    """Flush, save the ``checkpoint``, give up the lock, forget. Replies when done.
 
-    ``discard`` drops what was not written, and a fresh fork altogether. ``checkpoint`` is saved last.
-    """
+    ``discard`` drops what was not written, and a fresh fork altogether."""
 
     session_id: SessionId
     discard: bool = False
@@ -260,7 +260,7 @@ class ApprovalAnswered:
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
-    """``phase`` is the turn machine's, ``tool`` the running call, ``context`` the next request's tokens."""
+    """``tool`` is running, ``context``: tokens of the next request, ``turn_seq``: where its last turn is."""
 
     status: Literal["idle", "running"]
     phase: str
@@ -272,6 +272,7 @@ class AgentStatus:
     next_seq: int
     context: int | None = None
     context_window: int | None = None
+    turn_seq: int | None = None
 
 
 # --- to the supervisor ------------------------------------------------------------------------

@@ -81,6 +81,9 @@ _KEY_OF_OPTION = {
     "deadline": "limits.deadline",
     "tool_timeout": "limits.tool_timeout",
     "max_retries": "model.max_retries",
+    "max_agents": "limits.max_agents",
+    "max_concurrent_agents": "limits.max_concurrent_agents",
+    "max_depth": "limits.max_depth",
 }
 
 RUN_PARAMETERS: list[click.Parameter] = [
@@ -128,6 +131,9 @@ RUN_PARAMETERS: list[click.Parameter] = [
     _keyed(["--deadline"], "limits.deadline"),
     _keyed(["--tool-timeout"], "limits.tool_timeout"),
     _keyed(["--max-retries"], "model.max_retries"),
+    _keyed(["--max-agents"], "limits.max_agents"),
+    _keyed(["--max-concurrent-agents"], "limits.max_concurrent_agents"),
+    _keyed(["--max-depth"], "limits.max_depth"),
     _flag(["--json", "json_lines"], "Print events as JSON lines instead of the answer."),
     _flag(["--progress/--no-progress"], "A live line on standard error [terminal: on].", default=None),
     _text(["--heartbeat"], "Write a sign of life this often.", "DURATION", type=_Duration()),
@@ -182,6 +188,9 @@ class RunArguments:
     deadline: float | None
     tool_timeout: float | None
     max_retries: int | None
+    max_agents: int | None
+    max_concurrent_agents: int | None
+    max_depth: int | None
     json_lines: bool
     progress: bool | None
     heartbeat: float | None

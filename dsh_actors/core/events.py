@@ -35,6 +35,8 @@ OWN_TYPES = frozenset(
         "session/title-llm-result",
         "answer/structured",
         "answer/rejected",
+        "subagent/started",
+        "subagent/ended",
     }
 )
 """Types of this harness, always written with ``ignorable``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from dsh_actors.core.policy import ApprovalPolicy
 from dsh_actors.core.text import JsonObject
@@ -28,7 +28,11 @@ TITLE_MODES = ("fallback", "first-prompt", "all-prompts")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Ends of a run; ``None`` is no limit. Tokens are as reported; cost is in the price's currency."""
+    """Ends of a run; ``None`` is no limit. Tokens are as reported; cost is in the price's currency.
+
+    What is spent counts for an agent and everything below it. ``max_agents``: sub-agents in all;
+    ``max_concurrent_agents``: at work at once; ``max_depth``: how deep they may be nested, 0 forbids them.
+    """
 
     max_steps: int | None = None
     max_tool_calls: int | None = None
@@ -38,6 +42,15 @@ class Limits:
     deadline_s: float | None = None
     tool_timeout_s: float = 120.0
     max_retries: int = 5
+    max_agents: int = 100
+    max_concurrent_agents: int = 8
+    max_depth: int = 3
+
+    def stricter(self, other: Limits) -> Limits:
+        """Of each limit the one that is reached first."""
+        pairs = ((f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+        lowest = {name: b if a is None else a if b is None else min(a, b) for name, a, b in pairs}
+        return Limits(**lowest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +70,7 @@ class AgentOptions:
     ``tools`` None means all built-in tools; ``deny_tools`` is taken away from them.
     ``schema`` is a JSON Schema that the final answer must fit; an answer that does not is sent back at most
     ``schema_retries`` times a turn. ``ephemeral`` keeps nothing on disk. ``sandbox`` is ``auto``,
-    ``require`` or ``off``.
+    ``require`` or ``off``. ``depth`` is how many agents stand above this one.
     """
 
     model: str
@@ -77,3 +90,4 @@ class AgentOptions:
     preset: str | None = None
     schema: JsonObject | None = field(default=None, hash=False)
     schema_retries: int = DEFAULT_SCHEMA_RETRIES
+    depth: int = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 
 from dsh_actors.core.answers import STRUCTURED, FinalReply, json_text, rejection_summary
+from dsh_actors.core.children import ChildUse
 from dsh_actors.core.chunks import Usage
 from dsh_actors.core.end_texts import denied_text, judge_aborted, limit_text
 from dsh_actors.core.events import Event
@@ -214,6 +215,8 @@ class OutcomeFold:
                 self._made[name] = self._made.get(name, 0) + 1
             case "tool/result":
                 self._fold_result(data)
+            case "subagent/ended":
+                self._count_child(data)
             case "session/title-llm-request":
                 self._title_at = event.time
             case "session/title-llm-result":
@@ -260,6 +263,12 @@ class OutcomeFold:
             self._denied.append({"tool": name, "call_id": block["toolCallId"], **denial})
         elif block.get("isError"):
             self.tool_errors += 1
+
+    def _count_child(self, data: JsonObject) -> None:
+        used = ChildUse.from_json(data)
+        self.add_child(used.tokens, used.cost, used.currency)
+        self._denied.extend(used.denied)
+        self.tool_errors += used.tool_errors
 
     def _settle(self) -> None:
         if self._unbilled is not None:

@@ -42,6 +42,8 @@ def dump(state: SessionState, closers: Closers | None = None) -> JsonObject:
     data |= {name: getattr(state, name) for name in _NUMBERS + _MAYBE_NUMBERS}
     if state.title_pinned:
         data["title_pinned"] = True
+    if state.children:
+        data["children"] = {name: dict(fact) for name, fact in state.children.items()}
     return data | {
         "inbox": state.inbox.snapshot(),
         "surface": [node.to_json() for node in state.surface.nodes],
@@ -98,7 +100,9 @@ def _load(header: SessionHeader, data: JsonObject) -> SessionState:
         title=title,
         title_pinned=data.get("title_pinned") is True,
         unbilled=None if unbilled is None else Usage.from_json(unbilled),
+        children=dict(data.get("children", {})),
     )
+    _require(all(type(fact) is dict for fact in state.children.values()), "children")
     for call in state.open_calls.values():
         _require(type(call.name) is str and type(call.arguments) is str, "open_calls")
         _require(type(call.started) is int and type(call.seq) in (int, type(None)), "open_calls")

@@ -25,6 +25,7 @@ from dsh_actors.adapters.storage.shelf import AttachmentShelf
 from dsh_actors.adapters.tools.registry import builtin_tools
 from dsh_actors.assembly import AgentAssembly
 from dsh_actors.config import Config, prepare_home
+from dsh_actors.core.budget import Budget
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId, dated_session_id
 from dsh_actors.core.messages import ImageBlock
@@ -60,7 +61,7 @@ class Harness:
     """A process's agents and what they share. Use it as a context manager, or `close` it.
 
     ``scope`` is the global scope: what plugins register there holds for every agent. ``storage`` is
-    for reading; agents write through their actors.
+    for reading; agents write through their actors. ``pool`` limits all agents together; they count in it.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Harness:
         providers: Mapping[str, LlmProvider] | None = None,
         clock: Clock | None = None,
         ephemeral: bool = False,
+        pool: Budget | None = None,
     ) -> None:
         require_patched()
         stop_birth_records()
@@ -98,6 +100,7 @@ class Harness:
             self._redactor,
             lambda data, name, keep: ImageBlock(self._shelf.put(data, name, ephemeral=not keep)),
         )
+        self._assembly.pool = pool
         self._at = Addresses()
         self.work = OwnedWork()
         self._agents: dict[SessionId, AgentEntry] = {}
@@ -106,7 +109,13 @@ class Harness:
         watch_sessions(self.scope, self._at.projector)
         self._supervisor = self._start()
         self._links = AgentLinks(
-            self._supervisor, config.price, self._redactor, self.work, lambda: self.subagents, self.fork
+            self._supervisor,
+            config.price,
+            self._redactor,
+            self.work,
+            lambda: self.subagents,
+            self.fork,
+            self._stored_events,
         )
         self._sessions = StoredSessions(self.storage, self._at.store, self._supervisor)
         self._subagents: Subagents | None = None
@@ -224,6 +233,15 @@ class Harness:
     def read_from(self, session_id: str, seq: int = 0) -> Iterator[Event]:
         """Stream the stored events from ``seq`` on, without repair; none where there are none."""
         return self._sessions.read_from(SessionId(session_id), seq)
+
+    def _stored_events(self, entry: AgentEntry, seq: int) -> Iterator[Event]:
+        """What an agent has logged so far, wherever it keeps that."""
+        try:
+            self._sessions.flush(entry.id, ASK_TIMEOUT_S)
+        except HarnessError:
+            if entry.disposing is None:
+                raise
+        return self._sessions.stream(self.memory if entry.options.ephemeral else self.storage, entry.id, seq)
 
     def preset(self, name: str) -> Scope:
         """The scope of a preset, made when first asked for: what registers there holds for its agents."""

@@ -108,16 +108,8 @@ class Harness:
         self._lifecycle = self._wire()
         watch_sessions(self.scope, self._at.projector)
         self._supervisor = self._start()
-        self._links = AgentLinks(
-            self._supervisor,
-            config.price,
-            self._redactor,
-            self.work,
-            lambda: self.subagents,
-            self.fork,
-            self._stored_events,
-        )
         self._sessions = StoredSessions(self.storage, self._at.store, self._supervisor)
+        self._links = self._link()
         self._subagents: Subagents | None = None
         self._closed = False
 
@@ -234,15 +226,6 @@ class Harness:
         """Stream the stored events from ``seq`` on, without repair; none where there are none."""
         return self._sessions.read_from(SessionId(session_id), seq)
 
-    def _stored_events(self, entry: AgentEntry, seq: int) -> Iterator[Event]:
-        """What an agent has logged so far, wherever it keeps that."""
-        try:
-            self._sessions.flush(entry.id, ASK_TIMEOUT_S)
-        except HarnessError:
-            if entry.disposing is None:
-                raise
-        return self._sessions.stream(self.memory if entry.options.ephemeral else self.storage, entry.id, seq)
-
     def preset(self, name: str) -> Scope:
         """The scope of a preset, made when first asked for: what registers there holds for its agents."""
         if name not in self._presets:
@@ -346,6 +329,17 @@ class Harness:
         for address in self._at.all():
             if address.ref is not None:
                 yield address.ref
+
+    def _link(self) -> AgentLinks:
+        return AgentLinks(
+            self._supervisor,
+            self.config.price,
+            self._redactor,
+            self.work,
+            lambda: self.subagents,
+            self.fork,
+            partial(self._sessions.of_agent, self.memory),
+        )
 
     def _wire(self) -> Lifecycle:
         wiring = Wiring(

@@ -143,6 +143,7 @@ class Harness:
                 pools=self._assembly.pools,
                 scope=self.scope,
                 check=self._check,
+                bring_up=self._bring_up,
                 inspect=self.inspect,
             )
             self._subagents = Subagents(ground)

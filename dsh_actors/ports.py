@@ -271,7 +271,10 @@ class SessionDraft(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SessionListing:
-    """``status``: ok, live, interrupted, corrupt, unsupported, empty. Times are ms since the epoch."""
+    """``status``: ok, live, interrupted, corrupt, unsupported, empty. Times are ms since the epoch.
+
+    ``parent``: for a sub-agent's session, whose sub-agent it is.
+    """
 
     id: SessionId
     cwd: str | None
@@ -280,6 +283,7 @@ class SessionListing:
     updated: int
     turns: int
     status: str
+    parent: SessionId | None = None
 
 
 class SessionStorage(Protocol):

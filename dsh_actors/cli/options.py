@@ -146,7 +146,7 @@ RUN_PARAMETERS: list[click.Parameter] = [
         "Exit 6 when a policy denied a call. [default: on]",
         default=None,
     ),
-    _flag(["--no-wait"], "Do not wait for background work; no tool starts any yet."),
+    _flag(["--no-wait"], "Do not wait for work in the background: end it, and exit 4."),
     _flag(["--simple-exit"], "Exit 1 for every failure."),
 ]
 

@@ -18,10 +18,15 @@ __all__ = ["exists", "fork_point", "listings", "newest_session", "open_storage",
 _FORK_POINT = re.compile(r"(.+)@(-?\d{1,18})", re.DOTALL)
 
 
-def listings(config: Config, cwd: str | None = None, limit: int | None = None) -> Iterator[SessionListing]:
-    """Sessions, or those of ``cwd``, newest first. Rows of the index are used where they still hold."""
+def listings(
+    config: Config, cwd: str | None = None, limit: int | None = None, *, roots_only: bool = False
+) -> Iterator[SessionListing]:
+    """Sessions, or those of ``cwd``, newest first. Rows of the index are used where they still hold.
+
+    ``roots_only`` leaves sub-agents' sessions out.
+    """
     storage = open_storage(config)
-    return open_index(config.require_home(), storage).listings(cwd, limit)
+    return open_index(config.require_home(), storage).listings(cwd, limit, roots_only=roots_only)
 
 
 def exists(storage: SessionStorage, session_id: SessionId) -> bool:

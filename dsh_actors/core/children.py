@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dsh_actors.core.pricing import Tokens
@@ -16,22 +15,25 @@ AGENT_TOOLS = frozenset({"agent", "agent_send", "agent_interrupt", "agent_list",
 _COUNTS = tuple(Tokens.__dataclass_fields__)
 
 
-def started_fact(child: str, label: str, mode: str) -> JsonObject:
+def started_fact(child: str, label: str, mode: str, schema: JsonObject | None = None) -> JsonObject:
     """The data of ``subagent/started``; ``mode`` is ``one-shot`` or ``continuable``."""
-    return {"id": child, "label": label, "mode": mode}
+    fact: JsonObject = {"id": child, "label": label, "mode": mode}
+    return fact if schema is None else fact | {"schema": schema}
 
 
 def fold_child(children: dict[str, JsonObject], kind: str, data: JsonObject) -> None:
     """Take in a ``subagent/started`` or ``subagent/ended``. One that is over for good is forgotten.
 
-    Raises `KeyError` for data of another shape.
+    Raises `KeyError` for data without an id.
     """
     child = data["id"]
     if kind == "subagent/started":
-        children[child] = {"label": data["label"], "mode": data["mode"], "open": True}
+        children[child] = {"label": str(data.get("label")), "mode": data.get("mode"), "open": True}
+        if type(data.get("schema")) is dict:
+            children[child]["schema"] = data["schema"]
     elif child in children:
         if children[child]["mode"] == "continuable":
-            children[child] = children[child] | {"open": False, "reason": data["reason"]}
+            children[child] = children[child] | {"open": False, "reason": str(data.get("reason"))}
         else:
             del children[child]
 
@@ -57,9 +59,10 @@ class ChildUse:
     @staticmethod
     def from_json(data: JsonObject) -> ChildUse:
         """Of a ``subagent/ended``."""
-        usage: Mapping[str, int] = data.get("usage") or {}
+        usage = data.get("usage")
+        counts = usage if type(usage) is dict else {}
         return ChildUse(
-            Tokens(**{name: usage.get(name, 0) for name in _COUNTS}),
+            Tokens(**{name: counts.get(name, 0) for name in _COUNTS}),
             data.get("cost"),
             data.get("currency"),
             tuple(data.get("denied", ())),

@@ -33,10 +33,10 @@ OWN_TYPES = frozenset(
         "limit/reached",
         "run/note",
         "session/title-llm-result",
-        "answer/structured",
-        "answer/rejected",
         "subagent/started",
         "subagent/ended",
+        "answer/structured",
+        "answer/rejected",
     }
 )
 """Types of this harness, always written with ``ignorable``."""
@@ -208,6 +208,11 @@ class SessionHeader:
     delegation_depth: int = 0
     agent_preset: str | None = None
     version: int = 0
+
+    @property
+    def agent_above(self) -> SessionId | None:
+        """Whose sub-agent's session it is; None for one of its own, or a fork."""
+        return self.parent_session if self.origin == "subagent" else None
 
     def to_json(self) -> JsonObject:
         data: JsonObject = {"version": self.version, "id": self.id, "createdAt": self.created_at}

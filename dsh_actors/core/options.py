@@ -46,10 +46,14 @@ class Limits:
     max_concurrent_agents: int = 8
     max_depth: int = 3
 
-    def stricter(self, other: Limits) -> Limits:
-        """Of each limit the one that is reached first."""
-        pairs = ((f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
-        lowest = {name: b if a is None else a if b is None else min(a, b) for name, a, b in pairs}
+    def tightened(self, other: Limits) -> Limits:
+        """Of each limit the one that is reached first; what ``other`` leaves at its default says nothing."""
+        lowest = {}
+        for each in fields(self):
+            own, asked = getattr(self, each.name), getattr(other, each.name)
+            lowest[each.name] = own
+            if asked != each.default and (own is None or asked < own):
+                lowest[each.name] = asked
         return Limits(**lowest)
 
 
@@ -88,6 +92,6 @@ class AgentOptions:
     sandbox: str = "auto"
     ephemeral: bool = False
     preset: str | None = None
+    depth: int = 0
     schema: JsonObject | None = field(default=None, hash=False)
     schema_retries: int = DEFAULT_SCHEMA_RETRIES
-    depth: int = 0

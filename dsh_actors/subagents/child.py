@@ -14,6 +14,7 @@ from dsh_actors.core.exit_codes import exit_code_of, reason_of_error
 from dsh_actors.core.ids import SessionId
 from dsh_actors.core.messages import Message
 from dsh_actors.core.outcome import Circumstances, OutcomeFold, RunEnd
+from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import ActorGone, HarnessError, error_chain
 from dsh_actors.handle import AgentHandle
 from dsh_actors.ports import CancelToken
@@ -53,6 +54,7 @@ class Plan:
     work: OwnedWork
     open: Callable[[Callable[[Event], None]], AgentHandle] = field(hash=False)
     settle: Callable[[ChildRun, RunEnd], None] = field(hash=False)
+    schema: JsonObject | None = field(default=None, hash=False)
 
 
 class ChildRun:

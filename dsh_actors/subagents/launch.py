@@ -21,7 +21,7 @@ from dsh_actors.core.outcome import OutcomeFold, RunEnd
 from dsh_actors.core.scope import Scope
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import HarnessError, SubagentError, error_chain
-from dsh_actors.handle import ASK_TIMEOUT_S, OPEN_TIMEOUT_S, AgentHandle, AgentRef
+from dsh_actors.handle import AgentHandle, AgentRef
 from dsh_actors.runtime.log import LOGGER
 from dsh_actors.subagents import words
 from dsh_actors.subagents.child import ChildRun, Plan
@@ -67,10 +67,11 @@ class Launcher:
             pool.give_back_agent()
             raise
 
-    def resume(self, parent: SessionId, child: SessionId, label: str, message: Message) -> ChildRun:
-        """Let a sub-agent that came to rest go on with a message."""
-        entry = self._roster.entry(parent)
-        options = child_options(entry, ChildRequest(""), child, self._shared_tools(entry))
+    def resume(self, parent: SessionId, child: SessionId, fact: JsonObject, message: Message) -> ChildRun:
+        """Let a sub-agent that came to rest go on with a message; ``fact`` is what is known of it."""
+        entry, label = self._roster.entry(parent), fact["label"]
+        request = ChildRequest("", schema=fact.get("schema"))
+        options = child_options(entry, request, child, self._shared_tools(entry))
         # What it says and calls it has from its own log, and its output limit from its model.
         options = replace(options, model="", system_prompt=None, append_system_prompt=None, max_output=None)
         make = partial(p.ResumeAgent, options, child)
@@ -120,7 +121,11 @@ class Launcher:
         budget = Budget(replace(options.limits, timeout_s=None), pool, model=pool.model)
 
         def open_agent(observe: Callable[[Event], None]) -> AgentHandle:
-            handle = self._bring_up(make(partial(self._set_up, entry, mode, observe)), child, budget)
+            self._ground.pools[child] = budget
+            try:
+                handle = self._ground.bring_up(make(partial(self._set_up, entry, mode, observe)))
+            finally:
+                self._ground.pools.pop(child, None)
             if is_new:
                 handle.record("subagent/descriptor", _descriptor(label, mode, handle.header))
             return handle
@@ -137,21 +142,14 @@ class Launcher:
             work=self._links.work,
             open=open_agent,
             settle=partial(self._settle, entry),
+            schema=options.schema,
         )
-
-    def _bring_up(self, message: Any, child: SessionId, budget: Budget) -> AgentHandle:
-        self._ground.pools[child] = budget
-        try:
-            entry = self._links.supervisor.ask(message, timeout=OPEN_TIMEOUT_S + ASK_TIMEOUT_S)
-        finally:
-            self._ground.pools.pop(child, None)
-        return AgentHandle(entry, self._links)
 
     def _launch(self, entry: AgentEntry, plan: Plan, message: str | Message) -> ChildRun:
         run = ChildRun(plan, message, self._released)
         # Whoever speaks to it from here on reaches this life of it, and starts no other one.
         self._roster.joined(run)
-        fact = started_fact(plan.id, plan.label, plan.mode)
+        fact = started_fact(plan.id, plan.label, plan.mode, plan.schema)
         try:
             run.item = self._links.work.add(entry.id, plan.id, "agent", plan.label, run.stop)
             AgentRef(entry, self._links).record("subagent/started", fact, ignorable=True)

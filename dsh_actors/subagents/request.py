@@ -29,8 +29,9 @@ Mode = Literal["one-shot", "continuable"]
 class ChildRequest:
     """``prompt`` is the task. What is None is as the parent has it.
 
-    ``tools``: only these of the parent's. ``limits``: beside the parent's, whichever is reached first.
-    ``fork``: it begins with what its parent knew at the end of its last whole turn.
+    ``schema``: a JSON Schema that the answer must fit, None for an answer in words. ``tools``: only these
+    of the parent's. ``limits``: what is not left at its default, where it is below the parent's. ``fork``:
+    it begins with what its parent knew at the end of its last whole turn.
     """
 
     prompt: str | Message
@@ -61,7 +62,7 @@ def child_limits(parent: AgentEntry, request: ChildRequest) -> Limits:
     """The parent's limits with those of the request; its time ends with the parent's."""
     limits = parent.options.limits
     if request.limits is not None:
-        limits = limits.stricter(request.limits)
+        limits = limits.tightened(request.limits)
     left_ms = parent.parts.remaining_ms()
     times = [t for t in (request.timeout_s, None if left_ms is None else left_ms / 1000) if t is not None]
     return replace(limits, timeout_s=min(times, default=None), deadline_s=None)
@@ -72,26 +73,28 @@ def child_options(
 ) -> AgentOptions:
     """``shared_tools`` are those that any agent of the parent's preset gets.
 
-    Raises `UsageError` for what the parent does not have itself.
+    Raises `UsageError` for a tool that the parent does not have itself.
     """
-    own, model = parent.options, request.model or model_of(parent)
-    same_model = model == model_of(parent)
+    own, model, call = parent.options, request.model or model_of(parent), parent.parts.env.config
+    is_same = model == model_of(parent)
     options = replace(
         own,
         model=model,
+        cwd=parent.header.cwd or own.cwd,
         session_id=child,
-        reasoning=own.reasoning if same_model else None,
-        max_output=own.max_output if same_model else None,
+        reasoning=call.reasoning_effort if is_same else None,
+        max_output=call.max_tokens if is_same else None,
         tools=_tools(parent, request.tools, shared_tools),
         deny_tools=(),
         limits=child_limits(parent, request),
-        preset=request.preset or own.preset,
-        schema=request.schema,
+        preset=request.preset or parent.header.agent_preset,
         depth=parent.header.delegation_depth + 1,
+        schema=request.schema,
     )
     if request.fork:
-        # Its words are in the copy already, byte for byte.
-        return replace(options, system_prompt=request.system_prompt, append_system_prompt=None)
+        # Its words and tools are in the copy already, byte for byte.
+        options = replace(options, preset=request.preset, append_system_prompt=None)
+        return replace(options, system_prompt=request.system_prompt)
     return replace(options, system_prompt=request.system_prompt or own.system_prompt)
 
 

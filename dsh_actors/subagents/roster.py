@@ -15,7 +15,7 @@ from dsh_actors.core.options import AgentOptions
 from dsh_actors.core.scope import Scope
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import HarnessError, SubagentError
-from dsh_actors.handle import AgentLinks
+from dsh_actors.handle import AgentHandle, AgentLinks
 from dsh_actors.ports import CancelToken, Clock
 from dsh_actors.runtime.tasks import Slots
 from dsh_actors.subagents.child import ChildRun
@@ -26,7 +26,8 @@ __all__ = ["ChildInfo", "Ground", "Roster"]
 @dataclass(frozen=True, slots=True)
 class Ground:
     """What of a harness its sub-agents stand on. ``pools`` is where an agent to come finds its budget,
-    ``check`` refuses options, ``inspect`` gives a stored session's `SessionView`.
+    ``check`` refuses options, ``bring_up`` asks the supervisor for an agent, ``inspect`` gives a stored
+    session's `SessionView`.
     """
 
     config: Config
@@ -36,6 +37,7 @@ class Ground:
     pools: dict[SessionId, Budget] = field(hash=False)
     scope: Scope
     check: Callable[[AgentOptions], None] = field(hash=False)
+    bring_up: Callable[[Any], AgentHandle] = field(hash=False)
     inspect: Callable[[str], Any] = field(hash=False)
 
 

@@ -60,7 +60,7 @@ class Subagents:
             if run.tell(message):
                 return state
             run.wait_until_released()  # it is just going: it comes back
-        self._launcher.resume(parent, SessionId(child), fact["label"], message)
+        self._launcher.resume(parent, SessionId(child), fact, message)
         return "ready"
 
     def interrupt(self, parent: SessionId, child: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 
 from dsh_actors.core.children import ChildUse
@@ -22,11 +23,18 @@ def tool_answer(child: str, end: RunEnd) -> ToolOutput:
     """The result of a call that waited for a sub-agent."""
     meta: JsonObject = {"agent": child, "reason": end.reason}
     if end.completed:
-        return ToolOutput(end.answer or "", meta=meta)
+        return ToolOutput(_answer(end) or "", meta=meta)
     text = f"Error: the agent did not finish: {end.message}"
     if end.answer:
         text += f"\nWhat it said so far:\n{end.answer}"
     return ToolOutput(text, is_error=True, code=f"SUBAGENT_{end.reason.upper()}", meta=meta)
+
+
+def _answer(end: RunEnd) -> str | None:
+    """What was said last, or the value that it was to be, without anything around it."""
+    if end.structured is None:
+        return end.answer
+    return json.dumps(end.structured, ensure_ascii=False)
 
 
 def notice(child: str, label: str, end: RunEnd, limit_bytes: int) -> Message:
@@ -36,8 +44,9 @@ def notice(child: str, label: str, end: RunEnd, limit_bytes: int) -> Message:
     else:
         summary = end.message
         lead = f"Agent {child} ({label}) did not finish: {end.message}. Its last words:\n"
-    if end.answer:
-        text = lead + bound_text(end.answer, limit_bytes)
+    answer = _answer(end)
+    if answer:
+        text = lead + bound_text(answer, limit_bytes)
     else:
         text = lead.rpartition(". ")[0] + ". It said nothing."
     source: JsonObject = {"kind": "subagent-settled", "form": "notice", "summary": clean_text(summary)}

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import queue
 import shutil
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from dsh_actors.actors.owned_work import WorkItem
 from dsh_actors.core.ids import SessionId
 from dsh_actors.core.messages import text_of
 from dsh_actors.core.options import Limits
 from dsh_actors.errors import SubagentError
+from dsh_actors.ports import ToolOutput, ToolSpec
 from dsh_actors.runtime.tasks import start_task
 from tests.actors.kit import until
 from tests.subagents.kit import PATIENCE_S, Troupe, call, delegate
@@ -424,3 +427,73 @@ def test_a_race_of_messages_with_the_end_of_an_agent_loses_none(troupe: Troupe) 
     assert agent.when_done(PATIENCE_S)
     assert sorted(said(troupe, child)[1:]) == sorted(f"m{number};" for number in range(30))
     assert all(text_of(message) for request in troupe.script.requests for message in request.messages[:1])
+
+
+def test_one_that_goes_on_still_answers_in_its_form(troupe: Troupe) -> None:
+    schema = {"type": "object", "required": ["n"]}
+    troupe.play(
+        delegate("task", background=True, schema=schema),
+        {"text": "waiting"},
+        {"text": "got it"},
+        {"text": "got more"},
+        {"for": "task", "text": '{"n": 1}'},
+        {"for": "more", "text": "two"},
+        {"for": "more", "text": '{"n": 2}'},
+    )
+    agent = troupe.agent()
+    agent.run("go", PATIENCE_S)
+    (child,) = troupe.children()
+    troupe.harness.subagents.followup(agent.id, child, "more")
+    assert agent.when_done(PATIENCE_S)
+    assert said(troupe)[-1].endswith('{"n": 2}')
+
+
+def test_an_agent_is_not_done_while_a_job_of_it_goes_on(troupe: Troupe) -> None:
+    troupe.play(
+        delegate("task"),
+        {"text": "sum"},
+        {"for": "task", "calls": [call("job")]},
+        {"for": "task", "text": "started"},
+        {"for": "task", "text": "the job says 42"},
+    )
+    jobs: queue.SimpleQueue[WorkItem] = queue.SimpleQueue()
+
+    class Job:
+        spec = ToolSpec("job", "starts something", {"type": "object"}, changes=False)
+
+        def is_parallel(self, arguments) -> bool:
+            return False
+
+        def execute(self, arguments, context) -> ToolOutput:
+            jobs.put(troupe.harness.work.add(context.session_id, "job-1", "bash", "job", lambda: None))
+            return ToolOutput("started")
+
+    troupe.harness.scope.tool(Job())
+    agent = troupe.agent()
+    agent.followup("go")
+    item = jobs.get(timeout=PATIENCE_S)
+    until(lambda: len(troupe.script.requests) == 3)
+    child = next(ref for ref in troupe.harness.agents() if ref.id == item.owner)
+    assert child.when_idle(PATIENCE_S) and agent.status().tool == "agent"
+    child.steer("the job of the task is done: 42")
+    troupe.harness.work.release(item)
+    assert agent.when_done(PATIENCE_S)
+    assert troupe.results() == ["the job says 42"]
+
+
+def test_a_sub_agent_of_one_that_leaves_nothing_behind_goes_on_and_leaves_nothing(troupe: Troupe) -> None:
+    troupe.play(
+        delegate("task", background=True),
+        {"text": "waiting"},
+        {"text": "got it"},
+        {"text": "got more"},
+        {"for": "task", "text": "one"},
+        {"for": "further", "text": "two"},
+    )
+    agent = troupe.agent(ephemeral=True)
+    agent.run("go", PATIENCE_S)
+    (child,) = troupe.children()
+    troupe.harness.subagents.followup(agent.id, child, "further")
+    assert agent.when_done(PATIENCE_S)
+    assert said(troupe)[-1].endswith("two")
+    assert list(troupe.harness.storage.list()) == []

@@ -258,9 +258,10 @@ def test_a_sub_agent_may_have_less_of_its_own(troupe: Troupe) -> None:
     assert end.limit == {"kind": "max_steps", "value": 2} and end.steps == 2
 
 
-def test_the_limits_of_all_that_stand_above_hold() -> None:
-    limits = Limits(max_steps=5, timeout_s=9).stricter(Limits(max_steps=7, timeout_s=3, max_depth=1))
-    assert (limits.max_steps, limits.timeout_s, limits.max_depth, limits.max_tokens) == (5, 3, 1, None)
+def test_limits_are_only_ever_tightened() -> None:
+    own = Limits(max_steps=5, timeout_s=9, tool_timeout_s=600)
+    limits = own.tightened(Limits(max_steps=7, timeout_s=3, max_depth=1, max_cost=2))
+    assert limits == Limits(max_steps=5, timeout_s=3, tool_timeout_s=600, max_depth=1, max_cost=2)
 
 
 def test_the_use_of_agents_below_is_in_the_outcome_once(troupe: Troupe) -> None:
@@ -443,3 +444,58 @@ def test_what_the_log_says_of_agents_survives_its_checkpoint(troupe: Troupe) -> 
     view = troupe.harness.inspect(agent.id)
     assert view.state.children == {}
     assert json.dumps([event.to_json() for event in troupe.stored(agent.id)])
+
+
+# --- answers that are values ----------------------------------------------------------------------
+
+NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+
+
+def test_an_answer_can_be_asked_to_fit_a_schema(troupe: Troupe) -> None:
+    troupe.play(
+        delegate("count", "never", schema=NUMBER),
+        {"text": "ok"},
+        {"for": "count", "text": "many"},
+        {"for": "count", "text": '```json\n{"n": 3}\n```'},
+        *({"for": "never", "text": "no"} for _ in range(3)),
+    )
+    agent = troupe.agent(schema={"type": "object"}, schema_retries=2)
+    agent.followup("go")
+    assert agent.when_done(PATIENCE_S)
+    count, never = troupe.results()
+    assert count == '{"n": 3}'
+    assert never.startswith("Error: the agent did not finish: ") and never.endswith("no")
+    troupe.play({"for": "again", "text": '{"n": 4}'})
+    assert agent.spawn("again", schema=NUMBER).structured == {"n": 4}
+    troupe.play({"for": "free", "text": "in words"})
+    assert agent.spawn("free").answer == "in words"
+    with pytest.raises(UsageError):
+        agent.spawn("again", schema={"type": "nonsense"})
+
+
+# --- faults ---------------------------------------------------------------------------------------
+
+
+def test_a_parent_that_crashes_while_it_waits_does_not_end_well_without_its_results(troupe: Troupe) -> None:
+    troupe.play(delegate("task"), {"text": "sum"}, {"for": "task", **HELD})
+    agent = troupe.agent()
+    agent.followup("go")
+    child = troupe.held.began.get(timeout=PATIENCE_S)
+    agent._address.ref.tell(object())
+    assert agent.when_done(PATIENCE_S)
+    until(lambda: len(troupe.of("subagent/ended")) == 1)
+    reasons = [event.data["reason"]["kind"] for event in troupe.of("turn/end")]
+    assert reasons == ["interrupted"] and [ref.id for ref in troupe.harness.agents()] == [agent.id]
+    assert [e.data["reason"]["kind"] for e in troupe.stored(child) if e.type == "turn/end"] == ["aborted"]
+
+
+def test_a_harness_that_closes_leaves_nothing_of_any_agent(troupe: Troupe) -> None:
+    troupe.play(
+        {"calls": [call("agent", prompt="one"), call("agent", prompt="two", background=True)]},
+        *({"for": name, **HELD} for name in ("one", "two")),
+    )
+    troupe.agent().followup("go")
+    for _ in range(2):
+        troupe.held.began.get(timeout=PATIENCE_S)
+    troupe.harness.close()
+    assert {event.data["reason"] for event in troupe.of("subagent/ended")} == {"interrupted"}

@@ -14,10 +14,11 @@ from dsh_actors.cli.failures import describe_error, show_traceback
 from dsh_actors.cli.lines import json_line, write_atomically
 from dsh_actors.cli.options import RUN_PARAMETERS, RunArguments, agent_options, config_overrides
 from dsh_actors.cli.places import working_directory
-from dsh_actors.cli.prompt_input import argument_text
+from dsh_actors.cli.render import RunOutput
 from dsh_actors.cli.script_stop import ScriptStop, TimeUp, ending_of
 from dsh_actors.cli.stopping import Stopped
 from dsh_actors.config import Config, load_config
+from dsh_actors.config.cost_limit import require_price
 from dsh_actors.core.budget import Budget
 from dsh_actors.core.exit_codes import EXIT_CODES, error_line, exit_code_of, reason_of_error
 from dsh_actors.core.options import DEFAULT_SCHEMA_RETRIES, AgentOptions, Limits
@@ -91,7 +92,7 @@ def script(file: str | None, arguments: tuple[str, ...], examples: bool, **given
     from dsh_actors.cli.script_program import Program
 
     options = _run_arguments(given)
-    program = Program(argument_text(file), arguments)
+    program = Program(file, arguments)
     return ScriptRun(program, options, started).execute()
 
 
@@ -124,9 +125,12 @@ class ScriptRun:
         """Raises what kept it from starting; what happens in the script is in the exit code."""
         program, arguments = self._program, self._arguments
         program.load()
+        RunOutput(arguments).check_files()
         config = load_config(cwd=working_directory(arguments.cwd), options=config_overrides(arguments))
         config.require_home(writable=not arguments.ephemeral)
         defaults = self._share_limits(agent_options(arguments, config, config.agent.model))
+        if self._pool.limits.max_cost is not None:
+            require_price(config, defaults.model, int(time.time() * 1000))
         stop = ScriptStop(self._started, self._last_words, simple_exit=self._is_simple)
         try:
             ending = self._run(stop, config, defaults)
@@ -134,7 +138,7 @@ class ScriptRun:
             ending = self._ended_by(error)
         finally:
             stop.close()
-        self._write_result(ending)
+        ending = self._write_result(ending)
         self._tell(ending)
         return ending.exit_code(simple=self._is_simple)
 
@@ -187,6 +191,8 @@ class ScriptRun:
         except BaseException as error:  # it is somebody's program: anything may come out of it
             show_traceback(error)
             return self._failed(error)
+        finally:
+            self._program.finish()
         return Ending("completed")
 
     def _failed(self, error: BaseException) -> Ending:
@@ -224,10 +230,15 @@ class ScriptRun:
         if text:
             click.echo(text, nl=False, err=True)
 
-    def _write_result(self, ending: Ending) -> None:
+    def _write_result(self, ending: Ending) -> Ending:
         path = self._arguments.result_file
-        if path is not None:
-            write_atomically(path, json_line(self._result(ending)))
+        try:
+            if path is not None:
+                write_atomically(path, json_line(self._result(ending)))
+        except OSError as error:
+            if not ending.message:
+                return Ending("internal", f"cannot write {path}: {error.strerror}")
+        return ending
 
     def _result(self, ending: Ending) -> JsonObject:
         pool, counts = self._pool, self._counts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import threading
@@ -52,6 +53,10 @@ class Program:
         exec(code, main.__dict__)
         self._join_threads()
         sys.stdout.flush()
+
+    def finish(self) -> None:
+        """What the program and its libraries wanted to have done at the end of the process."""
+        atexit._run_exitfuncs()
 
     def _join_threads(self) -> None:
         """Threads that the program started and did not wait for belong to it, as they would without us."""

@@ -104,7 +104,6 @@ def test_an_exception_shows_the_lines_of_the_program_and_no_others(dsh: Dsh) -> 
         ("sys.exit('no luck')", 1, "no luck\n"),
         ("spawn('x', model='nowhere/m')", 2, "dsh: usage: program.py, line 3: there is no provider"),
         ("spawn('x', modle='m')", 2, "did you mean 'model'?"),
-        ("spawn('x', schema={'type': 'colour'})", 2, "not a valid JSON Schema"),
         ("spawn('x', check=True, schema={'const': 1}, schema_retries=0)", 5, "dsh: schema: program.py, line"),
         ("raise KeyError('k')", 1, "KeyError: 'k'\n"),
     ],
@@ -180,6 +179,36 @@ def test_its_time_is_limited_too(dsh: Dsh) -> None:
     assert (result.code, result.err) == (124, "dsh: timeout: --deadline passed\n")
 
 
+def test_agents_at_work_are_told_of_a_deadline_before_it(dsh: Dsh) -> None:
+    dsh.server.script(STALL(60))
+    program = (
+        "agent = create()\n"
+        "agent.followup('x')\n"
+        "for event in agent.events():\n"
+        "    if event.type == 'agent/inbox/spliced' and 'The time for this run' in str(event.data): break\n"
+        "print('told')\n"
+    )
+    result = run(dsh, program, options=("--deadline", "3"))
+    assert (result.code, result.out) == (0, "told\n"), result.err
+
+
+def test_what_a_program_wants_done_at_its_end_is_done(dsh: Dsh) -> None:
+    program = (
+        "import atexit, threading, time\n"
+        "atexit.register(print, 'at exit')\n"
+        "threading.Thread(target=lambda: (time.sleep(0.1), print('thread'))).start()\n"
+    )
+    result = run(dsh, program)
+    assert (result.code, result.out, result.err) == (0, "thread\nat exit\n", "")
+
+
+def test_limits_and_files_that_cannot_be_kept_are_refused_before_the_program_runs(dsh: Dsh) -> None:
+    for name, value, says in (("--max-cost", "1", "price"), ("--result-file", "no/where.json", "cannot write")):
+        result = run(dsh, "print('not reached')\n", options=(name, value))
+        assert (result.code, result.out) == (2, "") and ONE_LINE.match(result.err), result.err
+        assert says in result.err
+
+
 def test_no_agent_outlives_the_program(dsh: Dsh) -> None:
     dsh.server.script(C("bash", {"command": "sleep 300"}))
     program = (
@@ -214,5 +243,3 @@ def test_every_example_runs_with_the_demo(dsh: Dsh, path: str) -> None:
     result = dsh.call("script", "-m", "scripted/demo", path, "a.py")
     assert (result.code, result.err) == (0, "")
     assert "scripted/demo" in result.out
-    refused = dsh.call("script", "-m", "scripted/demo", path)
-    assert refused.code == 1 and "dsh script" in refused.err

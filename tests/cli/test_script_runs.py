@@ -203,7 +203,8 @@ def test_what_a_program_wants_done_at_its_end_is_done(dsh: Dsh) -> None:
 
 
 def test_limits_and_files_that_cannot_be_kept_are_refused_before_the_program_runs(dsh: Dsh) -> None:
-    for name, value, says in (("--max-cost", "1", "price"), ("--result-file", "no/where.json", "cannot write")):
+    wrong = (("--max-cost", "1", "price"), ("--result-file", "no/where.json", "cannot write"))
+    for name, value, says in wrong:
         result = run(dsh, "print('not reached')\n", options=(name, value))
         assert (result.code, result.out) == (2, "") and ONE_LINE.match(result.err), result.err
         assert says in result.err

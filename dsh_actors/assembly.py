@@ -19,11 +19,13 @@ from dsh_actors.adapters.tools.registry import select_tools
 from dsh_actors.adapters.tools.sandbox import probe_sandbox, wrap_command
 from dsh_actors.config import Config
 from dsh_actors.config.cost_limit import require_currency, require_price
+from dsh_actors.config.subagents import outside_section
 from dsh_actors.core.answers import schema_section
 from dsh_actors.core.budget import Budget
 from dsh_actors.core.children import AGENT_TOOLS
 from dsh_actors.core.chunks import CallConfig, Usage
 from dsh_actors.core.ids import CallId, SessionId
+from dsh_actors.core.jobs import JobLog
 from dsh_actors.core.keeping import is_new_fork, kept_prompt
 from dsh_actors.core.limits import LimitWatch
 from dsh_actors.core.messages import ImageBlock
@@ -36,7 +38,7 @@ from dsh_actors.core.state import SessionState
 from dsh_actors.core.text import is_well_formed
 from dsh_actors.core.turn_env import Environment
 from dsh_actors.errors import SubagentError, UsageError
-from dsh_actors.ports import CancelToken, Clock, LlmProvider, ProcessRunner, Tool, ToolContext, ToolSpec
+from dsh_actors.ports import CancelToken, Clock, Jobs, LlmProvider, ProcessRunner, Tool, ToolContext, ToolSpec
 
 __all__ = ["AgentAssembly"]
 
@@ -61,6 +63,7 @@ class AgentAssembly:
         processes: ProcessRunner,
         redactor: Redactor,
         store_image: StoreImage | None = None,
+        jobs_of: Callable[[SessionId, Scope, JobLog], Jobs] | None = None,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -69,6 +72,7 @@ class AgentAssembly:
         self._processes = processes
         self._redactor = redactor
         self._store_image = store_image
+        self._jobs_of = jobs_of
         self._builtin = frozenset(scope.visible_tools())
         self.pools: dict[SessionId, Budget] = {}
         """What agents to come share with those that start them; taken up when they are built."""
@@ -132,7 +136,13 @@ class AgentAssembly:
             scope,
             env,
             gate,
-            self._context_maker(options, header.id, cwd, self._image_taker(options, call)),
+            self._context_maker(
+                options,
+                header.id,
+                cwd,
+                self._image_taker(options, call),
+                self._jobs_of and self._jobs_of(header.id, scope, state.jobs.copy()),
+            ),
             self._time_left(options, scope),
             dict(state.children),
         )
@@ -238,6 +248,8 @@ class AgentAssembly:
             scope.section("answer-schema", 100, self._literal(form))
         if options.append_system_prompt is not None:
             scope.section("appended", 10, self._literal(options.append_system_prompt))
+        if self._config.subagents and "agent" in scope.visible_tools():
+            scope.section("sub-agents", 110, self._literal(outside_section(self._config.subagents)))
         scope.variable("brace", "{{")
         scope.context("environment", 0, lambda: self._environment(cwd))
 
@@ -266,6 +278,7 @@ class AgentAssembly:
         session_id: Any,
         cwd: str,
         attach: TakeImage | None,
+        jobs: Jobs | None,
     ) -> Callable[[CallId, CancelToken, Tool], ToolContext]:
         roots = tuple(os.path.realpath(path) for path in (cwd, *options.add_dirs))
         if options.policy.mode == "all":
@@ -289,6 +302,7 @@ class AgentAssembly:
                 protected=protected,
                 secret_files=secret_files,
                 attach=attach,
+                jobs=jobs,
             )
 
         return make

@@ -91,17 +91,19 @@ class AgentRef:
         timeout: float | None = None,
         fork: bool = False,
         limits: Limits | None = None,
+        via: str | None = None,
     ) -> RunEnd:
         """Give a task to a sub-agent of its own and wait for the outcome; many may be waited for at once.
 
         It works in the same directory, under the same policy and out of the same limits, and may only be
         restricted further. ``fork``: it knows what this agent knows up to its last whole turn. After
-        ``timeout`` seconds it is stopped, and the outcome's reason is ``timeout``. Raises `SubagentError`
-        where it may not be started, `UsageError` for options that cannot work.
+        ``timeout`` seconds it is stopped, and the outcome's reason is ``timeout``. ``via``: it is a process,
+        the one of ``[subagents.NAME]``. Raises `SubagentError` where it may not be started,
+        `UsageError` for options that cannot work.
         """
         more = {"model": model, "schema": schema, "tools": tools, "system_prompt": system_prompt}
         end: RunEnd = self._links.subagents().run(
-            self.id, prompt, timeout_s=timeout, fork=fork, limits=limits, **more
+            self.id, prompt, timeout_s=timeout, fork=fork, limits=limits, via=via, **more
         )
         return end
 
@@ -195,14 +197,14 @@ class AgentRef:
         return message.id
 
     def _ask(self, message: Any, timeout: float = ASK_TIMEOUT_S) -> Any:
-        try:
-            return self._address.ask(message, timeout=timeout)
-        except ActorGone as error:
-            if error.code == ACTOR_TIMEOUT:
-                raise
-        # It died: the supervisor says when it is back, or that it is gone.
-        self._supervisor.ask(p.AwaitAgent(self.id), timeout=OPEN_TIMEOUT_S)
-        return self._address.ask(message, timeout=timeout)
+        while True:
+            try:
+                return self._address.ask(message, timeout=timeout)
+            except ActorGone as error:
+                if error.code == ACTOR_TIMEOUT:
+                    raise
+            # It died with this unread: the supervisor says when it is back, or that it is gone.
+            self._supervisor.ask(p.AwaitAgent(self.id), timeout=OPEN_TIMEOUT_S)
 
 
 class AgentHandle(AgentRef):

@@ -7,23 +7,26 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dsh_actors.actors import protocol as p
-from dsh_actors.actors.lifecycle import DISPOSE_MARGIN_S, AgentEntry, Lifecycle
+from dsh_actors.actors.jobs import JobGround
+from dsh_actors.actors.lifecycle import AgentEntry, Lifecycle
 from dsh_actors.actors.owned_work import OwnedWork
 from dsh_actors.actors.projector import watch_sessions
 from dsh_actors.actors.store_books import StoreBooks
 from dsh_actors.actors.supervisor import SupervisorActor
-from dsh_actors.actors.wiring import Wiring
+from dsh_actors.actors.telemetry_sink import TelemetryFeed
+from dsh_actors.actors.wiring import AgentParts, Wiring
 from dsh_actors.adapters.storage.backend import open_index, open_storage
 from dsh_actors.adapters.storage.lock import this_process
 from dsh_actors.adapters.storage.memory import MemoryStorage
 from dsh_actors.adapters.storage.shelf import AttachmentShelf
 from dsh_actors.adapters.tools.registry import builtin_tools
 from dsh_actors.assembly import AgentAssembly
+from dsh_actors.closing import Closing
 from dsh_actors.config import Config, prepare_home
 from dsh_actors.core.budget import Budget
 from dsh_actors.core.events import Event, SessionHeader
@@ -33,16 +36,16 @@ from dsh_actors.core.options import AgentOptions
 from dsh_actors.core.prompt import PERSONA
 from dsh_actors.core.redaction import Redactor
 from dsh_actors.core.scope import Scope
-from dsh_actors.errors import ActorGone, HarnessError, UsageError, error_chain
+from dsh_actors.core.text import JsonObject
+from dsh_actors.errors import UsageError
 from dsh_actors.handle import ASK_TIMEOUT_S, OPEN_TIMEOUT_S, AgentHandle, AgentLinks, AgentRef
 from dsh_actors.ports import Clock, LlmProvider, SessionStorage
 from dsh_actors.providers import LazyProviders
 from dsh_actors.runtime.actor import start_actor
 from dsh_actors.runtime.files import run_native
-from dsh_actors.runtime.log import LOGGER
 from dsh_actors.runtime.patching import require_patched, stop_birth_records
 from dsh_actors.runtime.process import Processes
-from dsh_actors.runtime.ref import ACTOR_TIMEOUT, Ref
+from dsh_actors.runtime.ref import Ref
 from dsh_actors.runtime.timers import SystemClock
 from dsh_actors.sessions import PreparedSession, SessionView, StoredSessions
 from dsh_actors.subagents.tools import agent_tools
@@ -53,9 +56,6 @@ if TYPE_CHECKING:
 
 __all__ = ["AgentHandle", "AgentRef", "Harness"]
 
-INDEX_TIMEOUT_S = 1.0
-"""How long closing waits for the index, which can do without."""
-
 
 class Harness:
     """A process's agents and what they share. Use it as a context manager, or `close` it.
@@ -63,6 +63,8 @@ class Harness:
     ``scope`` is the global scope: what plugins register there holds for every agent. ``storage`` is
     for reading; agents write through their actors. ``pool`` limits all agents together; they count in it.
     """
+
+    _closed = False
 
     def __init__(
         self,
@@ -91,6 +93,8 @@ class Harness:
         self._redactor = Redactor(config.secrets())
         # Carried by every child, so that whatever escapes its group is still found.
         self.processes = Processes(f"dsh-{os.getpid()}-{secrets.token_hex(4)}")
+        self.work = OwnedWork()
+        self._agents: dict[SessionId, AgentEntry] = {}
         self._assembly = AgentAssembly(
             config,
             self.clock,
@@ -99,19 +103,19 @@ class Harness:
             self.processes,
             self._redactor,
             lambda data, name, keep: ImageBlock(self._shelf.put(data, name, ephemeral=not keep)),
+            JobGround(self.work, self.processes, self._redactor, self._agents).jobs_of,
         )
         self._assembly.pool = pool
         self._at = Addresses()
-        self.work = OwnedWork()
-        self._agents: dict[SessionId, AgentEntry] = {}
         self._books = StoreBooks()
+        self._feed = TelemetryFeed(self._at.telemetry, config.price)
         self._lifecycle = self._wire()
         watch_sessions(self.scope, self._at.projector)
+        self._feed.watch(self.scope)
         self._supervisor = self._start()
         self._sessions = StoredSessions(self.storage, self._at.store, self._supervisor)
         self._links = self._link()
         self._subagents: Subagents | None = None
-        self._closed = False
 
     @classmethod
     def open(cls, config: Config, **options: Any) -> Harness:
@@ -159,6 +163,10 @@ class Harness:
     def takes_images(self, model: str) -> bool:
         """Whether ``PROVIDER/MODEL`` is known to read images. Raises `UsageError` or `CredentialError`."""
         return self._assembly.takes_images(model)
+
+    def check(self, options: AgentOptions) -> None:
+        """Raises what `create` would raise for these options. Nothing is made."""
+        self._check(options)
 
     def create(self, options: AgentOptions, setup: p.Setup | None = None) -> AgentHandle:
         """Create an agent with a new session. ``setup`` may register on the agent's scope.
@@ -238,6 +246,19 @@ class Harness:
         entries = self._supervisor.ask(p.GetAgents(), timeout=ASK_TIMEOUT_S)
         return [AgentRef(entry, self._links) for entry in entries]
 
+    def metrics(self) -> dict[str, list[JsonObject]]:
+        """What was counted since the start, by metric: ``{"labels": {…}, "value": …}`` each.
+
+        `core.metrics.render` makes the text of Prometheus of it.
+        """
+        return self._feed.report(self._supervisor)
+
+    def actor_tree(self) -> str:
+        """The supervisor, the shared workers and the agents, one line each, as they are at this moment."""
+        from dsh_actors.runtime.debug import actor_tree  # only where somebody looks
+
+        return actor_tree(self._supervisor)
+
     def close(self, timeout_s: float = 30.0) -> None:
         """Dispose of every agent, stop the actors from the top, end every child process.
 
@@ -247,36 +268,14 @@ class Harness:
         if self._closed:
             return
         self._closed = True
+        closing = Closing(
+            self._supervisor, self._at, self._sessions, self._lifecycle, self._agents, self._books, timeout_s
+        )
         try:
-            self._dispose_all(timeout_s)
-            self._settle_index(min(timeout_s, INDEX_TIMEOUT_S))
+            closing.run(self.processes.close)
         finally:
-            self.processes.close()
-            for ref in (self._supervisor, *self._worker_refs()):
-                _contained(partial(ref.stop, timeout=timeout_s))
-            self._books.release_all()
             for scope in (*self._presets.values(), self.scope):
                 scope.close()
-
-    def _dispose_all(self, timeout_s: float) -> None:
-        _contained(self._sessions.close)
-        try:
-            self._supervisor.ask(p.Shutdown(timeout_s), timeout=timeout_s + DISPOSE_MARGIN_S)
-        except ActorGone as error:
-            if error.code == ACTOR_TIMEOUT:
-                raise
-            # It has died: what its books have is closed without it.
-            for entry in tuple(self._agents.values()):
-                _contained(partial(self._lifecycle.drain, entry, timeout_s))
-            self._agents.clear()
-
-    def _settle_index(self, timeout_s: float) -> None:
-        if self._at.projector.ref is None:
-            return
-        try:
-            self._at.projector.ask(p.SettleIndex(), timeout=timeout_s)
-        except ActorGone:
-            return  # the index stays stale, which those who read it see
 
     def _project(self, session_id: SessionId) -> None:
         """Native: bring the index up to date for one session. Nothing is imported for it before."""
@@ -326,11 +325,6 @@ class Harness:
         entry = self._supervisor.ask(message, timeout=OPEN_TIMEOUT_S + ASK_TIMEOUT_S)
         return AgentHandle(entry, self._links)
 
-    def _worker_refs(self) -> Iterator[Ref[Any]]:
-        for address in self._at.all():
-            if address.ref is not None:
-                yield address.ref
-
     def _link(self) -> AgentLinks:
         return AgentLinks(
             self._supervisor,
@@ -354,11 +348,12 @@ class Harness:
             self.config.session.checkpoint_events,
             self.config.session.checkpoint_max_events,
         )
-        return Lifecycle(
-            wiring,
-            self._scope_above,
-            partial(self._assembly.build, ask_approval=self._at.approvals.tell),
-        )
+        return Lifecycle(wiring, self._scope_above, self._build)
+
+    def _build(self, options: AgentOptions, opened: p.Opened, scope: Scope) -> AgentParts:
+        parts = self._assembly.build(options, opened, scope, self._at.approvals.tell)
+        self._feed.meter(scope, parts.env.config)
+        return parts
 
     def _start(self) -> Ref[Any]:
         parts = WorkerParts(
@@ -369,22 +364,16 @@ class Harness:
             self.clock,
             self._books,
             self._project,
+            self._feed,
         )
         supervisor = SupervisorActor(
             name="supervisor",
             lifecycle=self._lifecycle,
             workers=worker_specs(self.config, parts, self._at),
             agents=self._agents,
-            dispensable=frozenset({self._at.projector.name}),
+            dispensable=frozenset({self._at.projector.name, self._at.telemetry.name}),
+            count=self._feed.count,
         )
         ref = start_actor(supervisor)
         ref.ask(p.GetAgents(), timeout=ASK_TIMEOUT_S)  # all workers are up after this
         return ref
-
-
-def _contained(work: Callable[[], None]) -> None:
-    """A step of closing: the others are taken all the same."""
-    try:
-        work()
-    except HarnessError as error:
-        LOGGER.error("closing: %s", error_chain(error))

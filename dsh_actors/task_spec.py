@@ -19,9 +19,9 @@ from dsh_actors.core.policy import POLICY_NAMES, ApprovalPolicy
 from dsh_actors.core.text import JsonObject, is_well_formed, shorten
 from dsh_actors.errors import ConfigError, UsageError
 
-__all__ = ["TaskSpec", "approval_policy", "chosen_session_id", "require_preset"]
+__all__ = ["MAX_ID_LENGTH", "TaskSpec", "approval_policy", "chosen_session_id", "require_preset"]
 
-_MAX_ID_LENGTH = 200
+MAX_ID_LENGTH = 200
 
 _KEYS = {
     "model": "agent.model",
@@ -145,8 +145,8 @@ def approval_policy(word: str, base: str | None = None) -> ApprovalPolicy:
 
 def chosen_session_id(text: str, hint: str | None = None) -> SessionId:
     """An id that somebody gave. Raises `UsageError` for one that could not be said or stored."""
-    if not (text.isprintable() and text.strip() and len(text) <= _MAX_ID_LENGTH):
-        raise UsageError(f"{shorten(text, _MAX_ID_LENGTH)!r} cannot be the id of a session", hint=hint)
+    if not (text.isprintable() and text.strip() and len(text) <= MAX_ID_LENGTH):
+        raise UsageError(f"{shorten(text, MAX_ID_LENGTH)!r} cannot be the id of a session", hint=hint)
     return SessionId(text)
 
 
@@ -190,8 +190,8 @@ def _name(value: Any, where: str) -> str | None:
     if value is None:
         return None
     text = _text(value, "id", where)
-    if not (text.strip() and text.isprintable() and len(text) <= _MAX_ID_LENGTH):
-        raise UsageError(f"{where}: id is a line of 1 to {_MAX_ID_LENGTH} characters")
+    if not (text.strip() and text.isprintable() and len(text) <= MAX_ID_LENGTH):
+        raise UsageError(f"{where}: id is a line of 1 to {MAX_ID_LENGTH} characters")
     return text
 
 

@@ -71,6 +71,8 @@ _MEMBERS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "session/title": ("title", _is_text),
     "approval/asked": ("id", _is_text),
     "approval/decided": ("id", _is_text),
+    "job/started": ("id", _is_text),
+    "job/ended": ("id", _is_text),
     "subagent/started": ("id", _is_text),
     "subagent/ended": ("id", _is_text),
     "answer/rejected": ("errors", _is_text_list),

@@ -132,7 +132,6 @@ class FlushSession:
 @dataclass(frozen=True, slots=True)
 class CloseSession:
     """Flush, save the ``checkpoint``, give up the lock, forget. Replies when done.
-
     ``discard`` drops what was not written, and a fresh fork altogether."""
 
     session_id: SessionId
@@ -351,9 +350,11 @@ RANKS: Mapping[str, int] = {
     "model_gateway": 2,
     "session_store": 1,
     "projector": 1,
+    "telemetry_sink": 1,
 }
 """Who stands above whom. Every ask goes to a lower rank."""
 
+_ASKED = Rule("harness", "agent", "ask")
 RULES: Mapping[type, tuple[Rule, ...]] = {
     CreateAgent: (Rule("harness", "supervisor", "ask"),),
     ResumeAgent: (Rule("harness", "supervisor", "ask"),),
@@ -365,12 +366,12 @@ RULES: Mapping[type, tuple[Rule, ...]] = {
     WhenIdle: (Rule("harness", "agent", "ask"), Rule("supervisor", "agent", "ask")),
     GetStatus: (Rule("harness", "agent", "ask"),),
     GetSnapshot: (Rule("harness", "agent", "ask"), Rule("supervisor", "agent", "ask")),
-    turn_io.Deliver: (Rule("harness", "agent", "ask"), Rule("agent", "agent", "tell")),
+    turn_io.Deliver: (_ASKED, Rule("harness", "agent", "tell"), Rule("agent", "agent", "tell")),
     turn_io.Wake: (Rule("supervisor", "agent", "tell"),),
     turn_io.EditInbox: (Rule("harness", "agent", "ask"),),
     turn_io.ClearInbox: (Rule("harness", "agent", "ask"),),
     turn_io.Cancel: (Rule("harness", "agent", "ask"), Rule("supervisor", "agent", "tell")),
-    turn_io.Record: (Rule("harness", "agent", "ask"),),
+    turn_io.Record: (_ASKED, Rule("harness", "agent", "tell")),
     turn_io.TitleWritten: (Rule("model_gateway", "agent", "tell"),),
     turn_io.StorageBroken: (Rule("session_store", "agent", "tell"),),
     turn_io.Flushed: (Rule("session_store", "agent", "tell"),),

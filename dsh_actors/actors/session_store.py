@@ -315,6 +315,8 @@ class SessionStoreActor(BaseActor):
         promise = self.promise()
 
         def rebuilt(end: TaskEnd[p.Opened]) -> None:
+            if promise.is_set:
+                return  # whoever asked was told that this store had died, and asks the next one
             if end.value is not None and end.value.closers:
                 self._home.tell(p.AppendEvents(session_id, end.value.closers))
             pass_on(promise, end)

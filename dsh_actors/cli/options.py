@@ -25,6 +25,7 @@ __all__ = [
     "RunArguments",
     "agent_options",
     "config_overrides",
+    "duration_option",
     "outputs_in",
 ]
 
@@ -60,6 +61,11 @@ def _keyed(names: Sequence[str], key_name: str, metavar: str | None = None) -> c
 
 def _text(names: Sequence[str], text: str, metavar: str = "TEXT", **more: Any) -> click.Option:
     return click.Option(names, help=text, metavar=metavar, **more)
+
+
+def duration_option(names: Sequence[str], text: str) -> click.Option:
+    """An option that takes a length of time, such as ``90s`` or ``2h``."""
+    return _text(names, text, "DURATION", type=_Duration())
 
 
 def _flag(names: Sequence[str], text: str, **more: Any) -> click.Option:

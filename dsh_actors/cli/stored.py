@@ -72,7 +72,7 @@ def _updated(storage: DiskStorage, session: SessionId) -> int:
     return storage.row(session).updated
 
 
-def recorded_model(storage: DiskStorage, session: SessionId) -> str | None:
+def recorded_model(storage: SessionStorage, session: SessionId) -> str | None:
     """The model of the session's last request; reads the whole log."""
     model = None
     for event in storage.read(session):

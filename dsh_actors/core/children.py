@@ -15,10 +15,15 @@ AGENT_TOOLS = frozenset({"agent", "agent_send", "agent_interrupt", "agent_list",
 _COUNTS = tuple(Tokens.__dataclass_fields__)
 
 
-def started_fact(child: str, label: str, mode: str, schema: JsonObject | None = None) -> JsonObject:
-    """The data of ``subagent/started``; ``mode`` is ``one-shot`` or ``continuable``."""
+def started_fact(
+    child: str, label: str, mode: str, schema: JsonObject | None = None, via: str | None = None
+) -> JsonObject:
+    """The data of ``subagent/started``; ``mode`` is ``one-shot`` or ``continuable``. ``via`` names the
+    configured process that it is: nobody can speak to one.
+    """
     fact: JsonObject = {"id": child, "label": label, "mode": mode}
-    return fact if schema is None else fact | {"schema": schema}
+    more = {"schema": schema, "via": via}
+    return fact | {name: value for name, value in more.items() if value is not None}
 
 
 def fold_child(children: dict[str, JsonObject], kind: str, data: JsonObject) -> None:

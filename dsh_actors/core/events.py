@@ -29,6 +29,8 @@ SURFACE_TYPES = frozenset({"user/message", "assistant/message", "tool/result"})
 
 OWN_TYPES = frozenset(
     {
+        "job/ended",
+        "job/started",
         "request/digest",
         "limit/reached",
         "run/note",

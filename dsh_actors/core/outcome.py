@@ -14,6 +14,7 @@ from dsh_actors.core.chunks import Usage
 from dsh_actors.core.end_texts import denied_text, judge_aborted, limit_text
 from dsh_actors.core.events import Event
 from dsh_actors.core.exit_codes import EXIT_CODES, error_line, exit_code_of
+from dsh_actors.core.jobs import UnreadNotices
 from dsh_actors.core.pricing import Bill, Price, PriceOf, Rates, Tokens
 from dsh_actors.core.retry import reason_of
 from dsh_actors.core.text import JsonObject, JsonValue
@@ -142,6 +143,7 @@ class OutcomeFold:
         self._open_calls: dict[str, str] = {}
         self._denied: list[JsonObject] = []
         self._step_retries = 0
+        self._notices = UnreadNotices()
         self._made: dict[str, int] = {}
         self.turns = self.steps = self.tool_calls = self.tool_errors = self.retries = 0
         self.tool: str | None = None
@@ -221,6 +223,10 @@ class OutcomeFold:
                 self._title_at = event.time
             case "session/title-llm-result":
                 self._count_title(data, event.time)
+            case "agent/inbox/spliced":
+                self._notices.queued(data)
+            case "user/message":
+                self._notices.read(data)
             case "llm/retry":
                 self._settle()
                 self.retries += 1
@@ -303,6 +309,8 @@ class OutcomeFold:
         reason, message = self._judge(facts)
         if reason == "completed" and facts.abandoned:
             reason, message = "abandoned", f"given up while it went on: {', '.join(facts.abandoned)}"
+        elif reason == "completed" and (unread := self._notices.jobs):
+            reason, message = "abandoned", f"the agent did not hear of the end of {', '.join(unread)}"
         if reason == "storage_full" and self._made:
             # The log may lack their results: what they did is done all the same.
             message += f"; calls already made: {', '.join(f'{n} {name}' for name, n in self._made.items())}"

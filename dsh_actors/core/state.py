@@ -8,6 +8,7 @@ from dsh_actors.core.children import fold_child
 from dsh_actors.core.chunks import Usage
 from dsh_actors.core.events import Event, SessionHeader, wrong_payload
 from dsh_actors.core.inbox import Inbox
+from dsh_actors.core.jobs import JobLog
 from dsh_actors.core.loop_guard import LoopGuard
 from dsh_actors.core.request import RequestHeader
 from dsh_actors.core.surface import Surface
@@ -74,6 +75,7 @@ class SessionState:
     title: str | None = None
     children: dict[str, JsonObject] = field(default_factory=dict)
     """Sub-agents by id: those that work, and those that can be asked to work again."""
+    jobs: JobLog = field(default_factory=JobLog)
     turn_seq: int | None = None
     """Where the latest turn begins, as far as that was seen; no checkpoint holds it."""
     title_pinned: bool = False
@@ -157,6 +159,9 @@ class SessionState:
                 # A fork is the parent of none of them.
                 if event.seq >= (self.header.seed_length or 0):
                     fold_child(self.children, event.type, event.data)
+            case "job/started" | "job/ended":
+                own = event.seq >= (self.header.seed_length or 0)
+                self.jobs.apply(event.type, event.data, own=own)
 
     def _fold_reply(self, data: JsonObject) -> None:
         usage = data.get("usage")
@@ -208,4 +213,5 @@ class SessionState:
             "guard": self.guard.snapshot(),
             "unbilled": self.unbilled and self.unbilled.to_json(),
             "children": self.children,
+            "jobs": self.jobs.to_json(),
         }

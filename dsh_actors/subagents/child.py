@@ -40,7 +40,8 @@ class Plan:
     """``open`` brings the agent up, with an observer on its events. ``settle`` is called once, when the
     agent has come to rest and its session is free again: it tells the parent.
 
-    ``counts_waiting``: the time of ``timeout_s`` runs while there is no place for the agent, too.
+    ``counts_waiting``: the time of ``timeout_s`` runs while there is no place for the agent, too. ``via``:
+    the configured process that it is, which ``open`` has no part in.
     """
 
     id: SessionId
@@ -55,6 +56,7 @@ class Plan:
     open: Callable[[Callable[[Event], None]], AgentHandle] = field(hash=False)
     settle: Callable[[ChildRun, RunEnd], None] = field(hash=False)
     schema: JsonObject | None = field(default=None, hash=False)
+    via: str | None = None
 
 
 class ChildRun:
@@ -167,17 +169,21 @@ class ChildRun:
             self._gone.set()
 
     def _work(self) -> None:
-        plan = self.plan
-        plan.seat.take(self._stopper.token)
-        if not plan.counts_waiting:
-            self._began = time.monotonic()
-            self._arm()
-        handle = plan.open(self._on_event)
+        self._begin()
+        handle = self.plan.open(self._on_event)
         with self._lock:
             self._handle = handle
             for message in self._messages:
                 handle.followup(message)
         self._drive(handle)
+
+    def _begin(self) -> None:
+        """Wait for a place."""
+        plan = self.plan
+        plan.seat.take(self._stopper.token)
+        if not plan.counts_waiting:
+            self._began = time.monotonic()
+            self._arm()
 
     def _arm(self) -> None:
         if self.plan.timeout_s is not None:

@@ -11,6 +11,7 @@ from typing import Any
 from dsh_actors.actors import protocol as p
 from dsh_actors.actors.lifecycle import AgentEntry
 from dsh_actors.config.cost_limit import require_currency
+from dsh_actors.config.subagents import OutsideAgent
 from dsh_actors.core.budget import Budget
 from dsh_actors.core.children import started_fact
 from dsh_actors.core.events import Event, SessionHeader
@@ -20,11 +21,13 @@ from dsh_actors.core.options import AgentOptions
 from dsh_actors.core.outcome import OutcomeFold, RunEnd
 from dsh_actors.core.scope import Scope
 from dsh_actors.core.text import JsonObject
-from dsh_actors.errors import HarnessError, SubagentError, error_chain
+from dsh_actors.errors import HarnessError, SubagentError, UsageError, error_chain
 from dsh_actors.handle import AgentHandle, AgentRef
 from dsh_actors.runtime.log import LOGGER
 from dsh_actors.subagents import words
 from dsh_actors.subagents.child import ChildRun, Plan
+from dsh_actors.subagents.outside_call import outside_call
+from dsh_actors.subagents.outside_run import OutsideRun
 from dsh_actors.subagents.report import Report, ReportTool
 from dsh_actors.subagents.request import ChildRequest, Mode, child_options, model_of
 from dsh_actors.subagents.roster import Ground, Roster
@@ -32,6 +35,7 @@ from dsh_actors.subagents.seat import Seat
 
 __all__ = ["Launcher"]
 
+MakeRun = Callable[[Plan, "str | Message", Callable[[ChildRun], None]], ChildRun]
 Make = Callable[[p.Setup], p.CreateAgent | p.ForkAgent | p.ResumeAgent]
 
 
@@ -49,8 +53,14 @@ class Launcher:
         entry = self._roster.entry(parent)
         self._admit(entry)
         child = dated_session_id(self._ground.clock.now_ms(), secrets.token_hex(4))
+        outside = self._outside(request)
+        if outside is not None and request.model is None:
+            request = replace(request, model=outside.model)
         options = child_options(entry, request, child, self._shared_tools(entry))
-        self._check(entry, options)
+        config = self._ground.config
+        call = None if outside is None else outside_call(outside, config, entry, request, options)
+        if outside is None or not outside.command:
+            self._check(entry, options)
         pool = entry.parts.env.watch.budget
         reached = pool.take_agent()
         if reached is not None:
@@ -61,8 +71,13 @@ class Launcher:
             )
         make = partial(self._birth, entry, request, options)
         plan = self._plan(entry, options, request.name, mode, request.timeout_s, make, is_new=True)
+        make_run: MakeRun = ChildRun
+        if call is not None:
+            plan = replace(plan, via=request.via)
+            budget = Budget(replace(options.limits, timeout_s=None), pool, model=pool.model)
+            make_run = partial(OutsideRun, call, budget)
         try:
-            return self._launch(entry, plan, request.prompt)
+            return self._launch(entry, plan, request.prompt, make_run)
         except BaseException:
             pool.give_back_agent()
             raise
@@ -80,6 +95,17 @@ class Launcher:
         )
 
     # --- what it may have --------------------------------------------------------------------
+
+    def _outside(self, request: ChildRequest) -> OutsideAgent | None:
+        if request.via is None:
+            return None
+        known = self._ground.config.subagents
+        if request.via not in known:
+            names = ", ".join(sorted(known)) or "none"
+            raise UsageError(
+                f"there is no sub-agent {request.via!r} in the configuration", hint=f"there are: {names}"
+            )
+        return known[request.via]
 
     def _admit(self, entry: AgentEntry) -> None:
         most, depth = entry.options.limits.max_depth, entry.header.delegation_depth
@@ -145,11 +171,13 @@ class Launcher:
             schema=options.schema,
         )
 
-    def _launch(self, entry: AgentEntry, plan: Plan, message: str | Message) -> ChildRun:
-        run = ChildRun(plan, message, self._released)
+    def _launch(
+        self, entry: AgentEntry, plan: Plan, message: str | Message, make_run: MakeRun = ChildRun
+    ) -> ChildRun:
+        run = make_run(plan, message, self._released)
         # Whoever speaks to it from here on reaches this life of it, and starts no other one.
         self._roster.joined(run)
-        fact = started_fact(plan.id, plan.label, plan.mode, plan.schema)
+        fact = started_fact(plan.id, plan.label, plan.mode, plan.schema, plan.via)
         try:
             run.item = self._links.work.add(entry.id, plan.id, "agent", plan.label, run.stop)
             AgentRef(entry, self._links).record("subagent/started", fact, ignorable=True)

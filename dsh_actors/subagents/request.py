@@ -44,6 +44,7 @@ class ChildRequest:
     timeout_s: float | None = None
     fork: bool = False
     limits: Limits | None = None
+    via: str | None = None
 
     @property
     def name(self) -> str:

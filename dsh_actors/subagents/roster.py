@@ -43,7 +43,8 @@ class Ground:
 
 @dataclass(frozen=True, slots=True)
 class ChildInfo:
-    """A sub-agent that can be spoken to. ``state`` is queued, running, waiting or, at rest, ready."""
+    """A sub-agent that can be spoken to. ``state`` is queued, running, waiting or, at rest, ready;
+    done for one that cannot go on."""
 
     id: SessionId
     parent: SessionId
@@ -150,7 +151,8 @@ class Roster:
             if child in seen:
                 continue  # a log may say anything
             run = self.runs.get(child)
-            state = "ready" if run is None or run.state == "over" else run.state
+            rest = "ready" if fact.get("via") is None else "done"
+            state = rest if run is None or run.state == "over" else run.state
             yield ChildInfo(child, parent, fact["label"], state, depth)
             if descendants:
                 yield from self.listed(child, True, depth + 1, seen | {parent, child})

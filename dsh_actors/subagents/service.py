@@ -54,6 +54,12 @@ class Subagents:
         """
         self._roster.entry(parent)
         fact, message = self._roster.fact(parent, child), words.relayed(parent, text)
+        if fact.get("via") is not None:
+            raise SubagentError(
+                f"{child} is a process of its own ({fact['via']}) and hears nothing after its task",
+                code="NOT_RESUMABLE",
+                hint="start another one",
+            )
         run = self._roster.runs.get(SessionId(child))
         if run is not None:
             state = run.state
@@ -117,6 +123,11 @@ class Subagents:
         roster.wait(runs, any_of, timeout_s, cancel)
         return {run.id: run.end for run in runs}
 
+    @property
+    def outside(self) -> frozenset[str]:
+        """The names of configured sub-agents that are processes of their own."""
+        return frozenset(self._ground.config.subagents)
+
     @contextmanager
     def place_lent(self, agent: SessionId, cancel: CancelToken) -> Iterator[None]:
         """During the block ``agent`` only waits for others, which may have its place."""
@@ -129,11 +140,11 @@ class Subagents:
         ref = AgentRef(entry, self._ground.links)
         ended = Circumstances(reason="interrupted", message="the process that ran it ended")
         for child, fact in entry.parts.children.items():
-            mode = fact["mode"]
+            mode, via = fact["mode"], fact.get("via")
             if mode == "continuable":
                 self._roster.learn(entry.id, child, fact)
             if fact.get("open"):
                 end = OutcomeFold().end(ended)
                 ref.record("subagent/ended", words.ended_fact(child, mode, end, None), ignorable=True)
                 if mode == "continuable":
-                    ref.inject(words.interrupted_notice(child, fact["label"]))
+                    ref.inject(words.interrupted_notice(child, fact["label"], may_go_on=via is None))

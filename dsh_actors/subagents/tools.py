@@ -68,10 +68,13 @@ def _agent(service: Subagents, caller: SessionId, arguments: JsonObject, context
 
     if not arguments["prompt"].strip():
         raise ToolError("the prompt is blank", code="INVALID_ARGS")
+    preset = arguments.get("preset")
+    is_outside = preset in service.outside
     request = ChildRequest(
         prompt=arguments["prompt"],
         label=arguments.get("description"),
-        preset=arguments.get("preset"),
+        preset=None if is_outside else preset,
+        via=preset if is_outside else None,
         schema=arguments.get("schema"),
         timeout_s=_seconds(arguments) or DEFAULT_TIMEOUT_S,
         fork=arguments.get("context") == "fork",

@@ -53,12 +53,10 @@ def notice(child: str, label: str, end: RunEnd, limit_bytes: int) -> Message:
     return _message(text, source | {"senderSessionId": child})
 
 
-def interrupted_notice(child: str, label: str) -> Message:
+def interrupted_notice(child: str, label: str, *, may_go_on: bool = True) -> Message:
     """What tells a resumed parent of a sub-agent that the end of the process interrupted."""
-    text = (
-        f"Agent {child} ({label}) was interrupted together with you, and is not at work any more. "
-        "agent_send lets it go on from where it was."
-    )
+    text = f"Agent {child} ({label}) was interrupted together with you, and is not at work any more. "
+    text += "agent_send lets it go on from where it was." if may_go_on else "It cannot go on."
     source: JsonObject = {"kind": "subagent-settled", "form": "notice", "summary": "interrupted"}
     return _message(text, source | {"senderSessionId": child})
 

@@ -37,7 +37,7 @@ from dsh_actors.core.scope import Scope
 from dsh_actors.core.state import SessionState
 from dsh_actors.core.text import is_well_formed
 from dsh_actors.core.turn_env import Environment
-from dsh_actors.errors import UsageError
+from dsh_actors.errors import SubagentError, UsageError
 from dsh_actors.ports import CancelToken, Clock, Jobs, LlmProvider, ProcessRunner, Tool, ToolContext, ToolSpec
 
 __all__ = ["AgentAssembly"]
@@ -76,6 +76,8 @@ class AgentAssembly:
         self._builtin = frozenset(scope.visible_tools())
         self.pools: dict[SessionId, Budget] = {}
         """What agents to come share with those that start them; taken up when they are built."""
+        self.pool: Budget | None = None
+        """What all agents that no other one starts share, besides the limits of each."""
         self._probed: str | None = None
         self.sandbox = "off"
 
@@ -120,7 +122,7 @@ class AgentAssembly:
         locate = _locator(cwd, os.environ.get("HOME", ""))
         gate = ToolGate(header.id, options.policy, cwd, scope, locate, ask_approval)
         own_model = f"{call.provider}/{call.model}"
-        budget = self.pools.pop(header.id, None) or Budget(options.limits, model=own_model)
+        budget = self.pools.pop(header.id, None) or self._root_budget(options, own_model)
         env = Environment(
             config=call,
             is_parallel=lambda each: is_parallel_call(scope, each),
@@ -144,6 +146,19 @@ class AgentAssembly:
             self._time_left(options, scope),
             dict(state.children),
         )
+
+    def _root_budget(self, options: AgentOptions, model: str) -> Budget:
+        """Raises `SubagentError` with the code AGENT_LIMIT where the pool of all has no more agents."""
+        pool = self.pool
+        if pool is None:
+            return Budget(options.limits, model=model)
+        if pool.limits.max_cost is not None:
+            require_price(self._config, model, self._clock.now_ms())
+            require_currency(self._config, pool.model, model)
+        reached = pool.take_agent()
+        if reached is not None:
+            raise SubagentError(f"--max-agents {reached['value']} is used up", code="AGENT_LIMIT")
+        return Budget(options.limits, pool, model=pool.model)
 
     def takes_images(self, model: str) -> bool:
         """Whether ``PROVIDER/MODEL`` is known to read images. Raises `UsageError` or `CredentialError`."""

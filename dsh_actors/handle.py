@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from dsh_actors.actors import protocol as p
+from dsh_actors.actors.event_stream import event_stream
 from dsh_actors.actors.lifecycle import DISPOSE_MARGIN_S, AgentEntry
 from dsh_actors.actors.owned_work import OwnedWork
 from dsh_actors.core import turn_io as io
+from dsh_actors.core.events import Event
 from dsh_actors.core.ids import MessageId
 from dsh_actors.core.inbox import Target
 from dsh_actors.core.messages import Message, user_message
@@ -40,6 +43,7 @@ class AgentLinks:
     work: OwnedWork
     subagents: Callable[[], Any]
     fork: Callable[..., AgentHandle]
+    stored: Callable[[AgentEntry, int], Iterator[Event]]
 
 
 class AgentRef:
@@ -54,6 +58,7 @@ class AgentRef:
         self._redactor = links.redactor
         self._address = entry.address
         self._supervisor = links.supervisor
+        self._entry = entry
 
     def run(self, prompt: str | Message, timeout: float | None = None) -> RunEnd:
         """Give a task and wait until nothing is owed; the outcome as `dsh run` would judge it.
@@ -101,6 +106,14 @@ class AgentRef:
             self.id, prompt, timeout_s=timeout, fork=fork, limits=limits, via=via, **more
         )
         return end
+
+    def events(self, after: int = -1, *, follow: bool = True) -> Iterator[Event]:
+        """The session's events behind seq ``after``: those so far, then each as it happens.
+
+        Ends when the agent is disposed of, or with what there is now without ``follow``; leave it before by
+        closing it. A reader may be slow: nothing is skipped, and what waits for it is bounded.
+        """
+        return event_stream(self._scope, partial(self._links.stored, self._entry), after, follow=follow)
 
     def record(self, kind: str, data: JsonObject, *, ignorable: bool = False) -> None:
         """Put a log-only fact into the session. Raises `EventRefused` for data that JSON cannot hold."""
@@ -195,7 +208,16 @@ class AgentRef:
 
 
 class AgentHandle(AgentRef):
-    """What creating or resuming an agent gives. Holding it is the right to dispose of the agent."""
+    """What creating or resuming an agent gives. Holding it is the right to dispose of the agent.
+
+    As a context manager it disposes of the agent at the end of the block.
+    """
+
+    def __enter__(self) -> AgentHandle:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.dispose()
 
     def fork(self, at_seq: int | None = None, session_id: str | None = None) -> AgentHandle:
         """Another agent like this one, that begins with a copy of its session up to event ``at_seq``.

@@ -80,32 +80,7 @@ class AnswerSchema:
     @staticmethod
     def of(schema: Any) -> AnswerSchema:
         """Raises `UsageError` for what is no JSON Schema, or one that refers to what is not in it."""
-        return run_native(AnswerSchema._of, schema)
-
-    @staticmethod
-    def _of(schema: Any) -> AnswerSchema:
-        if not isinstance(schema, dict):
-            raise UsageError("the schema must be a JSON object")
-        try:
-            require_plain(schema)
-        except AnswerRefused as error:
-            raise UsageError(f"the schema cannot be used: {error}") from error
-        if len(json.dumps(schema)) > MAX_SCHEMA_BYTES:
-            raise UsageError(f"the schema is larger than {MAX_SCHEMA_BYTES >> 10} KiB")
-        from jsonschema.exceptions import SchemaError
-        from jsonschema.validators import Draft202012Validator, validator_for
-
-        kind: Any = validator_for(schema, default=Draft202012Validator)
-        try:
-            kind.check_schema(schema)
-        except SchemaError as error:
-            place, message = _path(error.absolute_path), shorten(error.message, 300)
-            raise UsageError(f"not a valid JSON Schema: {place}: {message}") from error
-        except RecursionError as error:
-            raise UsageError("not a valid JSON Schema: it is nested too deeply") from error
-        found = AnswerSchema(schema, kind)
-        _require_local(schema, found._validator._resolver)
-        return found
+        return AnswerSchema(schema, run_native(_checked_kind, schema))
 
     def errors(self, value: JsonValue) -> list[str]:
         """What in ``value`` does not fit, each with its place; empty if it fits. Only the caller waits."""
@@ -131,6 +106,40 @@ class AnswerSchema:
 
 def _too_long(seconds: float) -> str:
     return f"$: checking it took longer than {seconds:g} s"
+
+
+def _checked_kind(schema: Any) -> Any:
+    """The class of validators of a schema. Raises what `AnswerSchema.of` raises."""
+    if not isinstance(schema, dict):
+        raise UsageError("the schema must be a JSON object")
+    try:
+        require_plain(schema)
+    except AnswerRefused as error:
+        raise UsageError(f"the schema cannot be used: {error}") from error
+    text = json.dumps(schema)
+    if len(text) > MAX_SCHEMA_BYTES:
+        raise UsageError(f"the schema is larger than {MAX_SCHEMA_BYTES >> 10} KiB")
+    return _kind_of(text)
+
+
+@lru_cache(maxsize=64)
+def _kind_of(text: str) -> Any:
+    """Many agents have the same schema: it is checked once."""
+    from jsonschema.exceptions import SchemaError
+    from jsonschema.validators import Draft202012Validator, validator_for
+    from referencing import Registry
+
+    schema = json.loads(text)
+    kind: Any = validator_for(schema, default=Draft202012Validator)
+    try:
+        kind.check_schema(schema)
+    except SchemaError as error:
+        place, message = _path(error.absolute_path), shorten(error.message, 300)
+        raise UsageError(f"not a valid JSON Schema: {place}: {message}") from error
+    except RecursionError as error:
+        raise UsageError("not a valid JSON Schema: it is nested too deeply") from error
+    _require_local(schema, kind(schema, registry=Registry())._resolver)
+    return kind
 
 
 def _require_local(schema: JsonObject, resolver: Any) -> None:

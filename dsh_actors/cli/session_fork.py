@@ -16,7 +16,7 @@ from dsh_actors.cli.session_common import (
     write_json,
     write_text,
 )
-from dsh_actors.cli.stored import fork_point
+from dsh_actors.task_spec import fork_point
 from dsh_actors.core.events import Event
 from dsh_actors.core.fork import plan_fork
 from dsh_actors.core.ids import SessionId, dated_session_id

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from dsh_actors.adapters.storage.storage import SegmentStorage
-from dsh_actors.task_spec import session_exists
 from dsh_actors.core.ids import SessionId
 from dsh_actors.errors import StorageError
+from dsh_actors.task_spec import session_exists
 from tests.cli.dsh_process import Dsh, assert_failed
 from tests.cli.session_kit import everything, flip, sessions, store
 from tests.cli.test_cases_world import as_user

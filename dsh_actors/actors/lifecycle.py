@@ -5,7 +5,6 @@ Everything here may wait, so it runs in tasks; the supervisor only hears how the
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,7 +64,7 @@ class AgentEntry:
     parts: AgentParts
     generation: int = 0
     restarting: bool = False
-    restarts: deque[float] = field(default_factory=deque)
+    restarts: list[float] = field(default_factory=list)
     last_error: str | None = None
     disposing: list[Callable[[BaseException | None], None]] | None = None
     waiting: list[GeventFuture] = field(default_factory=list)

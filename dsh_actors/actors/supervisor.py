@@ -6,7 +6,6 @@ keeps the books, so it answers at once and never waits for an agent.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -101,7 +100,7 @@ class SupervisorActor(BaseActor):
         self._life = lifecycle
         self._clock = lifecycle.wiring.clock
         self._workers = workers
-        self._worker_restarts: dict[str, deque[float]] = {}
+        self._worker_restarts: dict[str, list[float]] = {}
         self._generations: dict[str, int] = {}
         self._failed: dict[str, str] = {}
         self._agents = agents
@@ -366,16 +365,16 @@ class SupervisorActor(BaseActor):
         # What was queued behind the turn that the crash ended would have been its successor.
         self._start_agent(entry, opened, wake=bool(opened.closers) and opened.state.inbox.has_pending())
 
-    def _may_restart(self, restarts: deque[float]) -> bool:
+    def _may_restart(self, restarts: list[float]) -> bool:
         now = self._clock.monotonic()
         while restarts and now - restarts[0] > RESTART_WINDOW_S:
-            restarts.popleft()
+            del restarts[0]
         restarts.append(now)
         return len(restarts) <= MAX_RESTARTS
 
     def _worker_died(self, message: Died) -> None:
         name = message.name
-        if self._may_restart(self._worker_restarts.setdefault(name, deque())):
+        if self._may_restart(self._worker_restarts.setdefault(name, [])):
             self._start_worker(name, message.unread)
             return
         reason = f"{name} keeps failing: {error_chain(message.error)}"

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from dsh_actors.daemon.info import AgentInfo
+from dsh_actors.daemon.live import info_of
 from dsh_actors.errors import UsageError
 from dsh_actors.runtime.files import run_native
 
@@ -30,14 +31,21 @@ def list_agents(table: LiveTable, state: str | None, after: str | None, limit: i
     while limit is None or len(found) < limit:
         rows = run_native(table.registry.page, place, BATCH)
         for row in rows:
-            live = table.live.get(row[0])
-            info = table.info(live) if live is not None else _info(row)
+            info = _newest(table, row[0]) or _info(row)
             if state is None or info.state == state:
                 found.append(info)
         if len(rows) < BATCH:
             break
         place = rows[-1][0]
     return found[:limit]
+
+
+def _newest(table: LiveTable, agent_id: str) -> AgentInfo | None:
+    live = table.live.get(agent_id)
+    if live is not None:
+        return table.info(live)
+    row = table.writer.newest(agent_id)
+    return None if row is None else info_of(row)
 
 
 def _info(row: tuple[Any, ...]) -> AgentInfo:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dsh_actors.daemon.info import AgentInfo
 from dsh_actors.daemon.live import info_of
@@ -31,7 +30,7 @@ def list_agents(table: LiveTable, state: str | None, after: str | None, limit: i
     while limit is None or len(found) < limit:
         rows = run_native(table.registry.page, place, BATCH)
         for row in rows:
-            info = _newest(table, row[0]) or _info(row)
+            info = _newest(table, row[0]) or AgentInfo(*row)
             if state is None or info.state == state:
                 found.append(info)
         if len(rows) < BATCH:
@@ -48,6 +47,3 @@ def _newest(table: LiveTable, agent_id: str) -> AgentInfo | None:
     return None if row is None else info_of(row)
 
 
-def _info(row: tuple[Any, ...]) -> AgentInfo:
-    *values, end = row
-    return AgentInfo(*values, None if end is None else json.loads(end))  # type: ignore[call-arg]

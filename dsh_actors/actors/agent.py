@@ -17,7 +17,6 @@ from dsh_actors.actors.wiring import AgentParts, Wiring
 from dsh_actors.core import turn_io as io
 from dsh_actors.core.events import Event
 from dsh_actors.core.inbox import TARGETS
-from dsh_actors.core.options import LimitBase
 from dsh_actors.core.repair import Closers
 from dsh_actors.core.snapshot import dump
 from dsh_actors.core.text import require_lossless
@@ -54,6 +53,7 @@ class AgentActor(BaseActor):
         super().__init__(name=name, parent=parent, generation=generation)
         self.machine = TurnMachine(opened.state, parts.env)
         self._id = opened.header.id
+        self._parent = opened.header.parent_session if opened.header.origin == "subagent" else None
         self._wiring = wiring
         # A machine starts between turns, where nothing is left to close.
         self._closers = Closers()
@@ -91,6 +91,18 @@ class AgentActor(BaseActor):
 
     def stopped(self) -> None:
         self._effects.close()
+
+    @property
+    def condition(self) -> str:
+        machine, state = self.machine, self.machine.state
+        place = f" turn={state.last_turn} step={state.open_step or 0}" if machine.running else ""
+        tools = "+".join(call.name for call in state.open_calls.values() if call.seq is not None)
+        queued = sum(len(state.inbox.pending(target)) for target in TARGETS)
+        return f"{machine.phase.value}{place}{tools and f' tool={tools}'} queued={queued}"
+
+    @property
+    def belongs_to(self) -> str | None:
+        return self._parent
 
     def _advance(self) -> None:
         """Feed the machine until it waits for somebody else."""
@@ -174,7 +186,7 @@ class AgentActor(BaseActor):
         return self.machine.phase is Phase.IDLE and not self.machine.titles.is_under_way
 
     def _status(self) -> p.AgentStatus:
-        machine, state, counters = self.machine, self.machine.state, self.machine.state.counters
+        machine, state = self.machine, self.machine.state
         running = [call.name for call in state.open_calls.values() if call.seq is not None]
         return p.AgentStatus(
             "running" if machine.running else "idle",
@@ -187,7 +199,7 @@ class AgentActor(BaseActor):
             state.next_seq,
             machine.requests.context(),
             (state.request_context or {}).get("contextWindow"),
-            LimitBase(counters.steps, counters.tool_calls, counters.tokens),
+            state.turn_seq,
         )
 
 

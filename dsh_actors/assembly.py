@@ -80,6 +80,7 @@ class AgentAssembly:
         """What all agents that no other one starts share, besides the limits of each."""
         self._probed: str | None = None
         self.sandbox = "off"
+        self._shared_env: dict[str, str] = {}
 
     def check(self, options: AgentOptions) -> None:
         """Raises `UsageError`, `ConfigError` or `CredentialError`."""
@@ -128,7 +129,7 @@ class AgentAssembly:
             is_parallel=lambda each: is_parallel_call(scope, each),
             needs_flush=lambda each: needs_record(scope, each),
             cost_of=self._cost_in(budget.model or own_model),
-            watch=LimitWatch(options.limits, state.counters, budget),
+            watch=LimitWatch(options.limits, state.counters, budget, options.limit_base),
             max_parallel=self._config.tools.max_parallel,
             titles=TitlePolicy() if header.origin == "subagent" else self._title_policy(options),
         )
@@ -151,7 +152,7 @@ class AgentAssembly:
         """Raises `SubagentError` with the code AGENT_LIMIT where the pool of all has no more agents."""
         pool = self.pool
         if pool is None:
-            return Budget(options.limits, model=model)
+            return Budget.of(options, model)
         if pool.limits.max_cost is not None:
             require_price(self._config, model, self._clock.now_ms())
             require_currency(self._config, pool.model, model)
@@ -285,7 +286,7 @@ class AgentAssembly:
             roots = ("/",)
         own_places = protected, secret_files = self._own_places()
         limit = options.limits.tool_timeout_s
-        env = self._child_environment(cwd)
+        env = self._child_environment()
 
         def make(call_id: CallId, cancel: CancelToken, tool: Tool) -> ToolContext:
             return ToolContext(
@@ -293,7 +294,7 @@ class AgentAssembly:
                 call_id=call_id,
                 cwd=cwd,
                 roots=roots,
-                env=env,
+                env=env | {"PWD": cwd},
                 cancel=cancel,
                 timeout_s=tool.spec.timeout_s or limit,
                 output_limit_bytes=self._config.tools.output_limit_bytes,
@@ -307,13 +308,14 @@ class AgentAssembly:
 
         return make
 
-    def _child_environment(self, cwd: str) -> dict[str, str]:
-        """The user's environment without the harness's keys, whatever variable they stand in."""
+    def _child_environment(self) -> dict[str, str]:
+        """The user's environment without the harness's keys, whatever variable they stand in. Not changed."""
         names = self._config.secret_variables()
         # A shorter one, such as the "none" of a server without keys, is the value of other variables too.
         values = {value for value in self._config.secrets().values() if len(value) >= MIN_SECRET}
         env = {k: v for k, v in os.environ.items() if k not in names and v not in values}
-        return env | {"PWD": cwd}
+        self._shared_env = env if env != self._shared_env else self._shared_env
+        return self._shared_env
 
     def _wrap(
         self,

@@ -235,6 +235,13 @@ class Harness:
         """Stream the stored events from ``seq`` on, without repair; none where there are none."""
         return self._sessions.read_from(SessionId(session_id), seq)
 
+    def flush(self, session_id: str, timeout_s: float = ASK_TIMEOUT_S) -> None:
+        """Make everything durable that a live agent has logged so far.
+
+        Raises `HarnessError` with the code of what kept it from that, `ActorGone` when time is up.
+        """
+        self._sessions.flush(SessionId(session_id), timeout_s)
+
     def preset(self, name: str) -> Scope:
         """The scope of a preset, made when first asked for: what registers there holds for its agents."""
         if name not in self._presets:

@@ -308,10 +308,11 @@ class ForkAgent:
 
 @dataclass(frozen=True, slots=True)
 class DisposeAgent:
-    """Cancel, wait until idle, flush, unregister. Replies when all of that is done."""
+    """Cancel, wait until idle, flush, unregister; replies then. ``keep_inbox``: what is queued stays so."""
 
     session_id: SessionId
     timeout_s: float = 30.0
+    keep_inbox: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,6 +354,8 @@ RANKS: Mapping[str, int] = {
 }
 """Who stands above whom. Every ask goes to a lower rank."""
 
+_ASKED = Rule("harness", "agent", "ask")
+
 RULES: Mapping[type, tuple[Rule, ...]] = {
     CreateAgent: (Rule("harness", "supervisor", "ask"),),
     ResumeAgent: (Rule("harness", "supervisor", "ask"),),
@@ -364,8 +367,8 @@ RULES: Mapping[type, tuple[Rule, ...]] = {
     WhenIdle: (Rule("harness", "agent", "ask"), Rule("supervisor", "agent", "ask")),
     GetStatus: (Rule("harness", "agent", "ask"),),
     GetSnapshot: (Rule("harness", "agent", "ask"), Rule("supervisor", "agent", "ask")),
-    turn_io.Deliver: (Rule("harness", "agent", "ask"), Rule("harness", "agent", "tell")),
-    turn_io.Wake: (Rule("supervisor", "agent", "tell"),),
+    turn_io.Deliver: (_ASKED, Rule("harness", "agent", "tell")),
+    turn_io.Wake: (Rule("supervisor", "agent", "tell"), _ASKED),
     turn_io.EditInbox: (Rule("harness", "agent", "ask"),),
     turn_io.ClearInbox: (Rule("harness", "agent", "ask"),),
     turn_io.Cancel: (Rule("harness", "agent", "ask"), Rule("supervisor", "agent", "tell")),

@@ -14,7 +14,7 @@ from dsh_actors.adapters.storage.backend import DiskStorage
 from dsh_actors.cli.failures import describe_error, one_line
 from dsh_actors.cli.lines import for_terminal, json_line
 from dsh_actors.cli.places import working_directory
-from dsh_actors.cli.stored import exists, open_storage
+from dsh_actors.cli.stored import open_storage
 from dsh_actors.cli.streams import STREAMS
 from dsh_actors.config import Config, find_home, load_config
 from dsh_actors.config.toml_file import read_toml
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "as_json_option",
     "configuration",
-    "exists",
+
     "flush",
     "images",
     "note",

@@ -14,6 +14,7 @@ __all__ = [
     "DEFAULT_SCHEMA_RETRIES",
     "TITLE_MODES",
     "AgentOptions",
+    "LimitBase",
     "Limits",
     "TitlePolicy",
 ]
@@ -60,6 +61,21 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitBase:
+    """Where the session stood when the limits began to count; cost (None is not known) and sub-agents since.
+
+    An agent that is stopped and resumed under the same limits goes on with what it had left. What its
+    sub-agents used counts as if it had used it earlier: numbers may be negative.
+    """
+
+    steps: int = 0
+    tool_calls: int = 0
+    tokens: int = 0
+    cost: float | None = 0.0
+    agents: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class TitlePolicy:
     """``mode`` is one of `TITLE_MODES`; ``route``: provider and model of titles, None for the session's."""
 
@@ -77,7 +93,8 @@ class AgentOptions:
     ``schema`` is a JSON Schema that the final answer must fit; an answer that does not is sent back at most
     ``schema_retries`` times a turn. ``ephemeral`` keeps nothing on disk. ``sandbox`` is ``auto``,
     ``require`` or ``off``. ``depth`` is how many agents stand above this one, and
-    ``parent`` the nearest of them where that is in another process.
+    ``parent`` the nearest of them where that is in another process. ``limit_base`` None lets the limits
+    count from now on.
     """
 
     model: str
@@ -99,6 +116,7 @@ class AgentOptions:
     parent: SessionId | None = None
     schema: JsonObject | None = field(default=None, hash=False)
     schema_retries: int = DEFAULT_SCHEMA_RETRIES
+    limit_base: LimitBase | None = None
 
     def header(self, session_id: SessionId, now_ms: int) -> SessionHeader:
         """Of a session that begins with these options."""

@@ -11,11 +11,12 @@ from dsh_actors.actors import protocol as p
 from dsh_actors.actors.address import Address
 from dsh_actors.core import snapshot
 from dsh_actors.core.events import Event, SessionHeader
-from dsh_actors.core.ids import SessionId
+from dsh_actors.core.ids import SessionId, Ticket
 from dsh_actors.core.state import SessionState
 from dsh_actors.errors import ActorGone, SessionBusy, SessionNotFound, UsageError
 from dsh_actors.ports import SessionStorage
 from dsh_actors.runtime.files import run_native
+from dsh_actors.runtime.future import GeventFuture
 from dsh_actors.runtime.ref import Ref
 
 __all__ = ["PreparedSession", "SessionView", "StoredSessions"]
@@ -23,6 +24,7 @@ __all__ = ["PreparedSession", "SessionView", "StoredSessions"]
 ASK_TIMEOUT_S = 30.0
 READ_TIMEOUT_S = 600.0
 READ_BATCH = 512
+_FLUSH = Ticket(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,12 @@ class StoredSessions:
         events = run_native(self._storage.read, session_id, seq)
         while batch := run_native(lambda: list(islice(events, READ_BATCH))):
             yield from batch
+
+    def flush(self, session_id: SessionId, timeout_s: float) -> bool:
+        """Wait until all that its agent has recorded is durable; False if that failed, or nobody has it."""
+        flushed = GeventFuture()
+        self._store.tell(p.FlushSession(session_id, _FLUSH, flushed.set))
+        return flushed.wait(timeout_s) and flushed.outcome().failure is None
 
     def close(self) -> None:
         """Release what is still prepared."""

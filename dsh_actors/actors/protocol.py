@@ -387,7 +387,7 @@ RULES: Mapping[type, tuple[Rule, ...]] = {
     RecoverSession: (Rule("supervisor", "session_store", "ask"),),
     CloseSession: (Rule("supervisor", "session_store", "ask"),),
     AppendEvents: (Rule("agent", "session_store", "tell"),),
-    FlushSession: (Rule("agent", "session_store", "tell"),),
+    FlushSession: (Rule("agent", "session_store", "tell"), Rule("harness", "session_store", "tell")),
     SessionChanged: (Rule("agent", "projector", "tell"), Rule("supervisor", "projector", "tell")),
     SettleIndex: (Rule("harness", "projector", "ask"),),
     OpenModelStream: (Rule("agent", "model_gateway", "tell"),),

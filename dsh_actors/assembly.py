@@ -115,7 +115,7 @@ class AgentAssembly:
             is_parallel=lambda each: _is_parallel(scope, each),
             needs_flush=lambda each: _changes(scope, each),
             cost_of=self._cost_in(f"{call.provider}/{call.model}"),
-            watch=LimitWatch(options.limits, state.counters),
+            watch=LimitWatch(options.limits, state.counters, options.limit_base),
             max_parallel=self._config.tools.max_parallel,
             titles=self._title_policy(options),
         )

@@ -97,6 +97,10 @@ class AgentRef:
         """Queue input for the next step, whenever that is."""
         return self._deliver(text, "next-step", wake=False)
 
+    def wake(self) -> None:
+        """Go on with what is queued; nothing happens where nothing is."""
+        self._ask(io.Wake())
+
     def cancel(self, cause: JsonObject | None = None, *, keep_inbox: bool = False) -> None:
         """End the turn; without ``keep_inbox`` what is queued goes too. ``cause``: a person, by default.
 
@@ -165,12 +169,14 @@ class AgentRef:
 class AgentHandle(AgentRef):
     """What creating or resuming an agent gives. Holding it is the right to dispose of the agent."""
 
-    def dispose(self, timeout_s: float = 30.0) -> None:
+    def dispose(self, timeout_s: float = 30.0, *, keep_inbox: bool = False) -> None:
         """Cancel, wait until quiet, make the log durable, give up the session.
 
-        Raises what kept the log from becoming durable. Disposing twice is disposing once.
+        With ``keep_inbox`` what is queued is still pending for whoever resumes the session. Raises what
+        kept the log from becoming durable. Disposing twice is disposing once.
         """
-        self._supervisor.ask(p.DisposeAgent(self.id, timeout_s), timeout=timeout_s + DISPOSE_MARGIN_S)
+        message = p.DisposeAgent(self.id, timeout_s, keep_inbox)
+        self._supervisor.ask(message, timeout=timeout_s + DISPOSE_MARGIN_S)
 
 
 def _new_id(prefix: str) -> str:

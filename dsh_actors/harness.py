@@ -204,9 +204,12 @@ class Harness:
         """Stream the stored events from ``seq`` on, without repair; none where there are none."""
         return self._sessions.read_from(SessionId(session_id), seq)
 
-    def flush(self, session_id: str, timeout_s: float = 30.0) -> bool:
-        """Wait until what a live agent has recorded so far is on the disk; whether all of it is."""
-        return self._sessions.flush(SessionId(session_id), timeout_s)
+    def flush(self, session_id: str, timeout_s: float = ASK_TIMEOUT_S) -> None:
+        """Make everything durable that a live agent has logged so far.
+
+        Raises `HarnessError` with the code of what kept it from that, `ActorGone` when time is up.
+        """
+        self._sessions.flush(SessionId(session_id), timeout_s)
 
     def preset(self, name: str) -> Scope:
         """The scope of a preset, made when first asked for: what registers there holds for its agents."""

@@ -13,11 +13,11 @@ from dsh_actors.core import snapshot
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId, Ticket
 from dsh_actors.core.state import SessionState
-from dsh_actors.errors import ActorGone, SessionBusy, SessionNotFound, UsageError
+from dsh_actors.errors import ActorGone, HarnessError, SessionBusy, SessionNotFound, UsageError
 from dsh_actors.ports import SessionStorage
 from dsh_actors.runtime.files import run_native
 from dsh_actors.runtime.future import GeventFuture
-from dsh_actors.runtime.ref import Ref
+from dsh_actors.runtime.ref import ACTOR_TIMEOUT, Ref
 
 __all__ = ["PreparedSession", "SessionView", "StoredSessions"]
 
@@ -112,11 +112,14 @@ class StoredSessions:
         while batch := run_native(lambda: list(islice(events, READ_BATCH))):
             yield from batch
 
-    def flush(self, session_id: SessionId, timeout_s: float) -> bool:
-        """Wait until all that its agent has recorded is durable; False if that failed, or nobody has it."""
-        flushed = GeventFuture()
-        self._store.tell(p.FlushSession(session_id, _FLUSH, flushed.set))
-        return flushed.wait(timeout_s) and flushed.outcome().failure is None
+    def flush(self, session_id: SessionId, timeout_s: float) -> None:
+        done = GeventFuture()
+        self._store.tell(p.FlushSession(session_id, _FLUSH, done.set))
+        if not done.wait(timeout_s):
+            raise ActorGone(f"session {session_id} was not written within {timeout_s:g} s", code=ACTOR_TIMEOUT)
+        failure = done.outcome().failure
+        if failure is not None:
+            raise HarnessError(failure.message, code=failure.code)
 
     def close(self) -> None:
         """Release what is still prepared."""

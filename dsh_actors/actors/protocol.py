@@ -308,10 +308,14 @@ class ForkAgent:
 
 @dataclass(frozen=True, slots=True)
 class DisposeAgent:
-    """Cancel, wait until idle, flush, unregister. Replies when all of that is done."""
+    """Cancel, wait until idle, flush, unregister. Replies when all of that is done.
+
+    ``keep_inbox``: what is queued stays in the log, for whoever resumes the session.
+    """
 
     session_id: SessionId
     timeout_s: float = 30.0
+    keep_inbox: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +369,7 @@ RULES: Mapping[type, tuple[Rule, ...]] = {
     GetStatus: (Rule("harness", "agent", "ask"),),
     GetSnapshot: (Rule("harness", "agent", "ask"), Rule("supervisor", "agent", "ask")),
     turn_io.Deliver: (Rule("harness", "agent", "ask"), Rule("agent", "agent", "tell")),
-    turn_io.Wake: (Rule("supervisor", "agent", "tell"),),
+    turn_io.Wake: (Rule("supervisor", "agent", "tell"), Rule("harness", "agent", "ask")),
     turn_io.EditInbox: (Rule("harness", "agent", "ask"),),
     turn_io.ClearInbox: (Rule("harness", "agent", "ask"),),
     turn_io.Cancel: (Rule("harness", "agent", "ask"), Rule("supervisor", "agent", "tell")),

@@ -1,1 +1,1 @@
-"""The daemon: one process that hosts many agents, behind HTTP on a Unix socket or on loopback."""
+"""The daemon: many agents in one process, live or asleep, and the HTTP interface to them."""

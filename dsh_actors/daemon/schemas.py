@@ -44,6 +44,8 @@ def _object(required: Mapping[str, Any], optional: Mapping[str, Any] | None = No
     return schema | ({"required": list(required)} if required else {})
 
 
+_DURATION: JsonObject = {"oneOf": [NUMBER, TEXT], "description": "seconds, or a text such as 90s, 5m, 2h"}
+
 _LIMITS = _object(
     {},
     {
@@ -51,9 +53,9 @@ _LIMITS = _object(
         "max_tool_calls": WHOLE,
         "max_tokens": WHOLE,
         "max_cost": NUMBER,
-        "timeout": _said(NUMBER, "seconds"),
-        "deadline": _said(NUMBER, "seconds"),
-        "tool_timeout": _said(NUMBER, "seconds"),
+        "timeout": _DURATION,
+        "deadline": _DURATION,
+        "tool_timeout": _DURATION,
         "max_retries": WHOLE,
         "max_agents": WHOLE,
         "max_concurrent_agents": WHOLE,
@@ -64,6 +66,7 @@ _LIMITS = _object(
 _TASK = _object(
     {},
     {
+        "id": _said({"oneOf": [TEXT, WHOLE]}, "a name of your own for it"),
         "prompt": _said(TEXT, "the first message; without one the agent waits for messages"),
         "model": _said(TEXT, "PROVIDER/MODEL"),
         "cwd": _said(TEXT, "the directory to work in, absolute"),
@@ -85,7 +88,7 @@ _TASK = _object(
     },
 )
 
-STATES = ("running", "idle", "asleep", "failed")
+STATES = ("running", "idle", "asleep", "failed", "disposed")
 
 _AGENT: JsonObject = {
     "type": "object",

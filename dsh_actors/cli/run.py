@@ -15,7 +15,6 @@ from dsh_actors.cli.options import (
     RUN_PARAMETERS,
     RunArguments,
     agent_options,
-    chosen_session_id,
     config_overrides,
     outputs_in,
 )
@@ -29,6 +28,7 @@ from dsh_actors.core.ids import SessionId
 from dsh_actors.core.outcome import Circumstances, OutcomeFold, RunEnd
 from dsh_actors.errors import HarnessError, UsageError
 from dsh_actors.runtime.tasks import deadline
+from dsh_actors.task_spec import chosen_session_id
 
 if TYPE_CHECKING:
     from dsh_actors.harness import Harness

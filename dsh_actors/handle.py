@@ -45,10 +45,16 @@ class AgentRef:
         self.id = entry.id
         self.header = entry.header
         self._scope = entry.scope
+        self._env = entry.parts.env
         self._links = links
         self._redactor = links.redactor
         self._address = entry.address
         self._supervisor = links.supervisor
+
+    @property
+    def model(self) -> str:
+        """The model it calls, as ``PROVIDER/MODEL``."""
+        return f"{self._env.config.provider}/{self._env.config.model}"
 
     def run(self, prompt: str | Message, timeout: float | None = None) -> RunEnd:
         """Give a task and wait until nothing is owed; the outcome as `dsh run` would judge it.

@@ -116,7 +116,8 @@ class StoredSessions:
         done = GeventFuture()
         self._store.tell(p.FlushSession(session_id, _FLUSH, done.set))
         if not done.wait(timeout_s):
-            raise ActorGone(f"session {session_id} was not written within {timeout_s:g} s", code=ACTOR_TIMEOUT)
+            message = f"session {session_id} was not written within {timeout_s:g} s"
+            raise ActorGone(message, code=ACTOR_TIMEOUT)
         failure = done.outcome().failure
         if failure is not None:
             raise HarnessError(failure.message, code=failure.code)

@@ -14,7 +14,7 @@ from dsh_actors.core import turn_io
 from dsh_actors.core.chunks import Failure
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import CallId, SessionId, Ticket
-from dsh_actors.core.options import AgentOptions
+from dsh_actors.core.options import AgentOptions, LimitBase
 from dsh_actors.core.request import ModelRequest
 from dsh_actors.core.scope import Scope
 from dsh_actors.core.state import SessionState
@@ -260,7 +260,9 @@ class ApprovalAnswered:
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
-    """``phase`` is the turn machine's, ``tool`` the running call, ``context`` the next request's tokens."""
+    """``phase`` is the turn machine's, ``tool`` the running call, ``context`` the next request's tokens,
+    ``standing`` what the whole session has come to, without cost.
+    """
 
     status: Literal["idle", "running"]
     phase: str
@@ -272,6 +274,7 @@ class AgentStatus:
     next_seq: int
     context: int | None = None
     context_window: int | None = None
+    standing: LimitBase = field(default_factory=LimitBase)
 
 
 # --- to the supervisor ------------------------------------------------------------------------

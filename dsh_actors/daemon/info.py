@@ -55,5 +55,7 @@ _END_TUPLES = frozenset({"denied", "abandoned", "warnings"})
 def end_from_json(text: str) -> RunEnd:
     """A ``run.end`` object, as `RunEnd.to_json` made it, read back."""
     found: JsonObject = json.loads(text)
-    values: dict[str, Any] = {name: value for name, value in found.items() if name in _END_NAMES}
-    return RunEnd(**{n: tuple(v) if n in _END_TUPLES else v for n, v in values.items()})
+    values: dict[str, Any] = {}
+    for name in _END_NAMES & found.keys():
+        values[name] = tuple(found[name]) if name in _END_TUPLES else found[name]
+    return RunEnd(**values)

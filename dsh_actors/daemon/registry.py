@@ -26,7 +26,6 @@ LAYOUT = Layout(
         " created INTEGER NOT NULL, updated INTEGER NOT NULL, error TEXT, last_end TEXT,"
         " base TEXT NOT NULL, run_from INTEGER, run_ms INTEGER NOT NULL, options TEXT NOT NULL)"
         " STRICT, WITHOUT ROWID",
-        "CREATE INDEX agents_by_state ON agents (state, id)",
     ),
 )
 
@@ -63,7 +62,8 @@ class AgentRow:
 
 _COLUMNS = tuple(each.name for each in fields(AgentRow))
 _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM agents"
-_INSERT = f"INSERT INTO agents ({', '.join(_COLUMNS)}, options) VALUES ({', '.join('?' * (len(_COLUMNS) + 1))})"
+_MARKS = ", ".join("?" * (len(_COLUMNS) + 1))
+_INSERT = f"INSERT INTO agents ({', '.join(_COLUMNS)}, options) VALUES ({_MARKS})"
 _UPDATE = f"UPDATE agents SET {', '.join(f'{name} = ?' for name in _COLUMNS[1:])} WHERE id = ?"
 _LIST = (
     "SELECT id, state, parent, cwd, model, title, turn, NULL, NULL, next_turn, next_step, tokens, cost,"
@@ -142,10 +142,9 @@ class Registry:
         query = "SELECT id FROM agents WHERE state = 'running' AND run_from IS NOT NULL ORDER BY created, id"
         return [name for (name,) in self._query(query)]
 
-    def list(self, state: str | None, after: str, limit: int) -> list[tuple[Any, ...]]:
+    def page(self, after: str, limit: int) -> list[tuple[Any, ...]]:
         """Rows in the order of ids, from behind ``after`` on, with the members of an `AgentInfo`."""
-        where, values = ("state = ? AND id > ?", [state, after]) if state else ("id > ?", [after])
-        return self._query(f"{_LIST} WHERE {where} ORDER BY id LIMIT ?", (*values, limit))
+        return self._query(f"{_LIST} WHERE id > ? ORDER BY id LIMIT ?", (after, limit))
 
     def _query(self, text: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self._file.reading() as database:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from dsh_actors.daemon.registry import AgentRow, Change, Registry
-from dsh_actors.errors import HarnessError, error_chain
+from dsh_actors.errors import StorageError, error_chain
 from dsh_actors.runtime.files import start_native
 from dsh_actors.runtime.future import GeventFuture
 from dsh_actors.runtime.log import LOGGER
@@ -35,7 +35,7 @@ class RowWriter:
             self._timer = after(WINDOW_S, self._window_over)
 
     def save(self, row: AgentRow, options: str | None = None) -> None:
-        """Write the row as it is and wait. Raises `StorageFull` or `StorageError`; then nothing is written."""
+        """Write the row as it is and wait. Raises `StorageFull` or `StorageError`; nothing is written then."""
         self._noted.pop(row.id, None)
         self._put(Change.of(row, options))
 
@@ -91,6 +91,10 @@ class RowWriter:
             if error is None:
                 done.set(None)
             else:
-                # One error object for each: it is raised in several greenlets.
-                done.fail(HarnessError(str(error), code=getattr(error, "code", None)))
+                done.fail(_copy(error))
         self._go_on(is_due=self._timer is None)
+
+
+def _copy(error: BaseException) -> BaseException:
+    """One for each who waits: an error that is raised in several places grows by each."""
+    return type(error)(error.message, hint=error.hint) if isinstance(error, StorageError) else error

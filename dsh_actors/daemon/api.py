@@ -26,6 +26,9 @@ DEFAULT_PAGE = 100
 _WAIT_SLICE_S = 2.0
 """How long a waiting request goes without looking whether its client is still there."""
 
+_LOOK_S = 0.05
+"""The shortest wait, which tells what is over from what is not."""
+
 _AGENT = s.ref("AgentInfo")
 _STATE = Parameter("state", {"type": "string", "enum": [*s.STATES[:-1]]}, "only those in this state")
 _AFTER_ID = Parameter("after", {"type": "string"}, "behind this id")
@@ -228,37 +231,45 @@ class Api:
 
     def _wait_for_one(self, call: Call) -> Reply:
         agent_id = call.ids["id"]
-        ends = self._wait([agent_id], any_of=False, timeout=call.query.get("timeout"), seen=call.connection)
-        end = ends.get(agent_id)
-        return Reply({"done": end is not None, "end": None if end is None else end.to_json()})
+        ends, is_over = self._wait(
+            [agent_id], any_of=False, timeout=call.query.get("timeout"), seen=call.connection
+        )
+        return Reply({"done": is_over, "end": _end_of(ends, agent_id)})
 
     def _wait_for_many(self, call: Call) -> Reply:
         ids, any_of = list(dict.fromkeys(call.body["ids"])), call.body.get("any", False)
         if not ids:
             raise Refusal(400, "BAD_REQUEST", "ids is a list of at least one agent")
-        found = self._wait(ids, any_of=any_of, timeout=call.body.get("timeout_s"), seen=call.connection)
-        ends = {name: None if (end := found.get(name)) is None else end.to_json() for name in ids}
-        known = [end is not None for end in ends.values()]
-        return Reply({"done": any(known) if any_of else all(known), "ends": ends})
+        found, is_over = self._wait(
+            ids, any_of=any_of, timeout=call.body.get("timeout_s"), seen=call.connection
+        )
+        return Reply({"done": is_over, "ends": {name: _end_of(found, name) for name in ids}})
 
     def _wait(
         self, ids: Sequence[str], *, any_of: bool, timeout: float | None, seen: Connection
-    ) -> Mapping[str, RunEnd | None]:
+    ) -> tuple[Mapping[str, RunEnd | None], bool]:
+        """The ends that are known, and whether nothing is owed: an agent that was asked nothing has no end."""
         if timeout is not None and timeout < 0:
             raise Refusal(400, "BAD_REQUEST", f"a timeout is 0 or more seconds, not {timeout:g}")
         give_up = None if timeout is None else time.monotonic() + timeout
         while True:
-            left = _WAIT_SLICE_S if give_up is None else min(_WAIT_SLICE_S, give_up - time.monotonic())
-            ends = self._host.wait(ids, any_of, max(0.0, left))
-            known = [end is not None for end in ends.values()]
-            is_done = any(known) if any_of else len(known) == len(ids) and all(known)
-            if is_done or seen.is_gone() or self._is_stopping():
-                return ends
+            began = time.monotonic()
+            left = _WAIT_SLICE_S if give_up is None else min(_WAIT_SLICE_S, give_up - began)
+            ends = self._host.wait(ids, any_of, max(_LOOK_S, left))
+            # Before its time is up, only the end of what it waits for ends a wait.
+            is_over = time.monotonic() - began < max(_LOOK_S, left)
+            if is_over or seen.is_gone() or self._is_stopping():
+                return ends, is_over
             if give_up is not None and time.monotonic() >= give_up:
-                return ends
+                return ends, False
 
     def _decide(self, call: Call) -> Reply:
         return Reply(self._desk.decide(call.ids["id"], call.body["decision"]))
+
+
+def _end_of(ends: Mapping[str, RunEnd | None], agent_id: str) -> JsonObject | None:
+    end = ends.get(agent_id)
+    return None if end is None else end.to_json()
 
 
 def _streaming(stream: Any) -> Reply:

@@ -201,6 +201,8 @@ def _raw_body(environ: Mapping[str, Any]) -> bytes | None:
                 parts.append(part)
     except (DeadlinePassed, TimeoutError) as error:
         raise Refusal(408, "TOO_SLOW", "the body did not come in time") from error
+    except OSError as error:
+        raise Refusal(400, "BAD_REQUEST", "the body is malformed, or was cut") from error
     if not is_chunked and size < int(length):
         raise Refusal(400, "BAD_REQUEST", "the body is shorter than its length")
     return b"".join(parts) or None
@@ -226,10 +228,7 @@ def _refused(error: Exception) -> Reply:
         status = status_of(error)
         retry = {"Retry-After": "1"} if status == 503 else {}
         return _error_reply(status, error.code, error.message, error.hint, retry)
-    if isinstance(error, OSError):
-        LOGGER.info("a client went away: %s", error)
-    else:
-        LOGGER.error("a request failed", exc_info=error)
+    LOGGER.error("a request failed", exc_info=error)
     return _error_reply(500, "INTERNAL", f"internal error: {type(error).__name__}")
 
 

@@ -14,6 +14,7 @@ from dsh_actors.core.events import Event
 from dsh_actors.core.text import JsonObject
 from dsh_actors.daemon.feeds import Feed, Reader
 from dsh_actors.daemon.hosting import Hosting
+from dsh_actors.daemon.info import AgentInfo
 from dsh_actors.daemon.sse import BEGIN, KEEP_ALIVE, event_block, session_event
 from dsh_actors.errors import HarnessError
 from dsh_actors.runtime.log import LOGGER
@@ -28,10 +29,17 @@ BLOCK_BYTES = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something that is told and not logged. It has no number in an agent's stream."""
+    """Something that is told and not logged. It has no number in an agent's stream.
+
+    An agent's change becomes JSON when somebody reads it: there are many of them, and few readers.
+    """
 
     name: str
-    data: JsonObject = field(hash=False)
+    content: JsonObject | AgentInfo = field(hash=False)
+
+    @property
+    def data(self) -> JsonObject:
+        return self.content.to_json() if isinstance(self.content, AgentInfo) else self.content
 
 
 Item = Event | Notice

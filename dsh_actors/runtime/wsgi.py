@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -106,6 +107,8 @@ class HttpServer:
         self._servers: list[Any] = []
         self._handlers: set[_Handler] = set()
         self._changed = Event()
+        self.last_left: float | None = None
+        """When, on the monotonic clock, a connection was last over; None before the first."""
 
     @property
     def connections(self) -> int:
@@ -157,6 +160,7 @@ class HttpServer:
     def left(self, handler: _Handler) -> None:
         """For handlers: a connection is over."""
         self._handlers.discard(handler)
+        self.last_left = time.monotonic()
         if not self._handlers:
             self._changed.set()
 

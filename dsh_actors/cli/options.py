@@ -24,11 +24,14 @@ from dsh_actors.core.text import shorten
 from dsh_actors.errors import ConfigError, UsageError
 
 __all__ = [
+    "DURATION",
     "RUN_PARAMETERS",
     "RunArguments",
     "agent_options",
     "chosen_session_id",
     "config_overrides",
+    "inline_or_file",
+    "names_in",
     "outputs_in",
     "require_preset",
 ]
@@ -45,7 +48,7 @@ class _KeyType(click.ParamType):  # type: ignore[type-arg]  # not generic in old
         return self.key.parse(value, param.opts[-1] if param else "option")
 
 
-class _Duration(click.ParamType):  # type: ignore[type-arg]
+class _DurationType(click.ParamType):  # type: ignore[type-arg]
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -53,6 +56,10 @@ class _Duration(click.ParamType):  # type: ignore[type-arg]
             return parse_duration(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+DURATION = _DurationType()
+"""Seconds, or a number with a unit: ``90``, ``5m``."""
 
 
 def _keyed(names: Sequence[str], key_name: str, metavar: str | None = None) -> click.Option:
@@ -99,7 +106,7 @@ RUN_PARAMETERS: list[click.Parameter] = [
         type=click.IntRange(min=1),
         help="Read no more of standard input; the run notes the cut.",
     ),
-    _text(["--stdin-timeout"], "Go on with what standard input gave by then.", "DURATION", type=_Duration()),
+    _text(["--stdin-timeout"], "Go on with what standard input gave by then.", "DURATION", type=DURATION),
     _keyed(["-m", "--model"], "agent.model", "PROVIDER/MODEL"),
     _keyed(["--reasoning"], "agent.reasoning", "EFFORT"),
     _keyed(["--max-output"], "agent.max_output"),
@@ -128,7 +135,7 @@ RUN_PARAMETERS: list[click.Parameter] = [
     _keyed(["--max-retries"], "model.max_retries"),
     _flag(["--json", "json_lines"], "Print events as JSON lines instead of the answer."),
     _flag(["--progress/--no-progress"], "A live line on standard error [terminal: on].", default=None),
-    _text(["--heartbeat"], "Write a sign of life this often.", "DURATION", type=_Duration()),
+    _text(["--heartbeat"], "Write a sign of life this often.", "DURATION", type=DURATION),
     _text(["-o", "--output-last-message"], "Also write the answer to a file.", "FILE"),
     _text(["--result-file"], "Write the run.end object to a file, atomically.", "FILE"),
     _flag(["--print-session-id"], "Write the session's id to standard error."),
@@ -236,10 +243,10 @@ def agent_options(arguments: RunArguments, config: Config, model: str) -> AgentO
         session_id=arguments.session_id,
         reasoning=config.agent.reasoning,
         max_output=config.agent.max_output,
-        system_prompt=_inline_or_file(arguments, "system_prompt"),
-        append_system_prompt=_inline_or_file(arguments, "append_system_prompt"),
-        tools=_names(arguments.tools) if arguments.tools else None,
-        deny_tools=_names(arguments.deny_tools),
+        system_prompt=inline_or_file(arguments, "system_prompt"),
+        append_system_prompt=inline_or_file(arguments, "append_system_prompt"),
+        tools=names_in(arguments.tools) if arguments.tools else None,
+        deny_tools=names_in(arguments.deny_tools),
         add_dirs=tuple(working_directory(folder) for folder in arguments.add_dirs),
         policy=_policy(config.approval.policy),
         limits=config.limits,
@@ -248,7 +255,8 @@ def agent_options(arguments: RunArguments, config: Config, model: str) -> AgentO
     )
 
 
-def _inline_or_file(arguments: RunArguments, name: str) -> str | None:
+def inline_or_file(arguments: RunArguments, name: str) -> str | None:
+    """The text of an option ``name``, or of its ``_file``. Raises `UsageError` where both are given."""
     inline, path = getattr(arguments, name), getattr(arguments, f"{name}_file")
     option = "--" + name.replace("_", "-")
     if inline is not None and path is not None:
@@ -258,7 +266,8 @@ def _inline_or_file(arguments: RunArguments, name: str) -> str | None:
     return None if inline is None else argument_text(inline)
 
 
-def _names(values: Sequence[str]) -> tuple[str, ...]:
+def names_in(values: Sequence[str]) -> tuple[str, ...]:
+    """The names that stand in options, by comma."""
     return tuple(name.strip() for value in values for name in value.split(",") if name.strip())
 
 

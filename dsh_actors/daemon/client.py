@@ -49,7 +49,7 @@ class ServerEvent:
     """One event of a stream. ``seq`` is None for one that is not in the log.
 
     ``name`` is the type of a session's event, or a name of the daemon's own (``gap``, ``agent``, …);
-    ``connected`` is the client's, after each connecting of `DaemonClient.changes`.
+    ``connected`` and ``lost`` are the client's, in `DaemonClient.changes` only.
     """
 
     name: str
@@ -183,8 +183,9 @@ class DaemonClient:
         return self._stream(_path(agent_id, "events"), after, follow, tells_connects=False)
 
     def changes(self) -> Iterator[ServerEvent]:
-        """What changes at any agent. ``connected`` comes first and after each interruption: what
-        happened before it is to be asked for."""
+        """What changes at any agent. ``connected`` comes first, and again after ``lost``: what happened
+        before it is to be asked for.
+        """
         return self._stream("/v1/events", None, True, tells_connects=True)
 
     def _stream(
@@ -214,6 +215,8 @@ class DaemonClient:
                 is_gone = error.code == DAEMON_LOST or (error.code == NO_DAEMON and was_open)
                 if not is_gone or now - lost_at > self._patience_s:
                     raise
+            if tells_connects:
+                yield ServerEvent("lost")
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 

@@ -93,5 +93,5 @@ def test_a_daemon_that_stays_away_ends_the_stream_with_an_error(tmp_path: Path) 
 def test_changes_say_when_what_came_before_has_to_be_asked_for(tmp_path: Path) -> None:
     answer = [sse("agent", {"id": "a"}), CUT]
     with fake_daemon(tmp_path / "socket", lambda asked: answer) as fake, DaemonClient(fake.path) as client:
-        names = [event.name for event in islice(client.changes(), 4)]
-    assert names == ["connected", "agent", "connected", "agent"]
+        names = [event.name for event in islice(client.changes(), 5)]
+    assert names == ["connected", "agent", "lost", "connected", "agent"]

@@ -87,7 +87,8 @@ def task_of(arguments: RunArguments, *, idle: bool = False) -> JsonObject:
     Raises `UsageError` for options that have no meaning there, and for files that cannot be read.
     """
     for name, instead in REFUSED.items():
-        if getattr(arguments, name) not in (None, False):
+        value = getattr(arguments, name)
+        if value or (value is False and name == "fail_on_denied"):
             raise UsageError(f"{_option(name)} has no meaning for an agent of the daemon", hint=instead)
     for name in ("session_id", "resume", "fork"):
         if getattr(arguments, name) is not None:

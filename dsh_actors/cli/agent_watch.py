@@ -26,7 +26,7 @@ _REST_S = 0.1
 
 _RANK = {"asking": 0, "running": 1, "failed": 2, "idle": 3, "asleep": 4}
 _PAINT = {"asking": ("yellow",), "running": ("green",), "failed": ("red",), "asleep": ("dim",)}
-_MIN_TITLE = 12
+_MIN_ID, _MIN_TITLE = 8, 12
 _Cells = tuple[str, str, str, str, str, str, str]
 
 # Name, width, on which side the blanks are, and how early the column goes when there is no room.
@@ -84,9 +84,9 @@ def watch_agents(client: DaemonClient, *, as_json: bool) -> int:
 
 
 def _listen(client: DaemonClient, notices: queue.SimpleQueue[Any]) -> None:
-    """Beside the screen: a whole list after each connecting, then every change."""
+    """Beside the screen: a whole list after each connecting or gap, then every change."""
     for event in client.changes():
-        notices.put(list(client.agents()) if event.name == "connected" else event)
+        notices.put(list(client.agents()) if event.name in ("connected", "gap") else event)
 
 
 def _take(overview: Overview, notice: Any) -> list[str]:
@@ -175,12 +175,16 @@ def _widths(columns: int) -> list[int]:
     """The width of each column, 0 for one that has no room; the last one that stays takes what is left."""
     widths = [width for _, width, _, _ in _COLUMNS]
     for _, index in sorted(((early, i) for i, (*_, early) in enumerate(_COLUMNS)), reverse=True):
-        if sum(widths) + 2 * (sum(map(bool, widths)) - 1) <= columns or index == 0:
+        spare = columns - _used(widths)
+        if spare >= (0 if index > 1 else _MIN_ID - widths[0]) or index == 0:
             break
         widths[index] = 0
-    used = sum(widths) + 2 * (sum(map(bool, widths)) - 1)
-    widths[-1 if widths[-1] else 0] += columns - used
+    widths[-1 if widths[-1] else 0] += columns - _used(widths)
     return widths
+
+
+def _used(widths: Sequence[int]) -> int:
+    return sum(widths) + 2 * (sum(map(bool, widths)) - 1)
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], names: Sequence[str]) -> str:

@@ -21,6 +21,7 @@ from dsh_actors.core.text import JsonObject
 from dsh_actors.daemon.client_errors import (
     DAEMON_LOST,
     NO_DAEMON,
+    STOPPING,
     refusal,
     unreachable,
     unreadable,
@@ -37,6 +38,9 @@ _SILENCE_S = 90.0
 
 _WAIT_SLICE_S = 20.0
 """One request of a longer wait: a daemon that went away is noticed in that time."""
+
+_COMES_BACK = frozenset({NO_DAEMON, STOPPING})
+"""What a daemon that was there shows while it is started again."""
 
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
@@ -199,7 +203,7 @@ class DaemonClient:
                     was_open, lost_at = True, None
                     if tells_connects:
                         yield ServerEvent("connected")
-                    for event in self._read(response):
+                    for event in self._read(response, is_numbered=not tells_connects):
                         pause_s = _FIRST_PAUSE_S
                         if event.seq is not None and last is not None and event.seq <= last:
                             continue  # sent once more, as the connection broke behind it
@@ -212,7 +216,7 @@ class DaemonClient:
                     return  # disposed of, and everything was seen
                 now = time.monotonic()
                 lost_at = now if lost_at is None else lost_at
-                is_gone = error.code == DAEMON_LOST or (error.code == NO_DAEMON and was_open)
+                is_gone = error.code == DAEMON_LOST or (was_open and error.code in _COMES_BACK)
                 if not is_gone or now - lost_at > self._patience_s:
                     raise
             if tells_connects:
@@ -227,14 +231,14 @@ class DaemonClient:
             headers["Last-Event-ID"] = str(last)
         return self._send("GET", path, None, query, _SILENCE_S, headers=headers, stream=True)
 
-    def _read(self, response: requests.Response) -> Iterator[ServerEvent]:
+    def _read(self, response: requests.Response, *, is_numbered: bool) -> Iterator[ServerEvent]:
         source = EventSource(lambda size: bytes(response.raw.read1(size)), lambda: False)
         try:
             for batch in source.batches():
                 if source.is_tail:
                     return  # the event at the end is not whole
                 for event in batch:
-                    yield self._event(event.id, event.event, event.data)
+                    yield self._event(event.id if is_numbered else None, event.event, event.data)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise unreachable(self._address, error, was_there=True) from error
         except EventTooLarge as error:
@@ -271,9 +275,9 @@ class DaemonClient:
             try:
                 return self._call("POST", path, body, timeout_s=timeout_s)
             except HarnessError as error:
-                if error.code == DAEMON_LOST and give_up is None:
+                if error.code in (DAEMON_LOST, STOPPING) and give_up is None:
                     give_up = time.monotonic() + self._patience_s
-                is_gone = error.code in (DAEMON_LOST, NO_DAEMON)
+                is_gone = error.code == DAEMON_LOST or error.code in _COMES_BACK
                 if not is_gone or give_up is None or time.monotonic() > give_up:
                     raise
             time.sleep(pause_s)

@@ -11,10 +11,11 @@ from dsh_actors import errors
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import CredentialError, HarnessError, ProtocolError, UsageError
 
-__all__ = ["DAEMON_LOST", "NO_DAEMON", "refusal", "unreachable", "unreadable"]
+__all__ = ["DAEMON_LOST", "NO_DAEMON", "STOPPING", "refusal", "unreachable", "unreadable"]
 
 NO_DAEMON = "NO_DAEMON"
 DAEMON_LOST = "DAEMON_LOST"
+STOPPING = "STOPPING"
 
 
 def _classes() -> dict[str, type[HarnessError]]:

@@ -9,7 +9,18 @@ import gevent
 
 from dsh_actors.runtime.log import LOGGER
 
-__all__ = ["on_signals"]
+__all__ = ["on_signals", "raise_in_main"]
+
+
+def raise_in_main(error: BaseException) -> None:
+    """For a handler of the interpreter: raise ``error`` in the main greenlet, also while that waits.
+
+    It may be called by whatever the signal interrupted. Raised in the hub, the error would be printed first.
+    """
+    hub = gevent.get_hub()
+    if gevent.getcurrent() is hub.parent:
+        raise error
+    hub.loop.run_callback_threadsafe(hub.parent.throw, error)
 
 
 def on_signals(handlers: Mapping[signal.Signals, Callable[[int], None]]) -> Callable[[], None]:

@@ -48,7 +48,8 @@ def serve(
     install_debugging()
     signals = SignalWatch()
     try:
-        daemon = Daemon(config, idle_exit_s=_ONCE_IDLE_S if once and idle_exit is None else idle_exit, once=once)
+        idle_exit_s = _ONCE_IDLE_S if once and idle_exit is None else idle_exit
+        daemon = Daemon(config, idle_exit_s=idle_exit_s, once=once)
         daemon.start()
         try:
             signals.on_first = daemon.stopping.set

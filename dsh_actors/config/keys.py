@@ -194,7 +194,7 @@ KEYS: tuple[Key, ...] = (
         "daemon.socket", "text", None, "its Unix socket; unset means daemon/socket in DSH_HOME", project=False
     ),
     Key("daemon.listen", "text", None, "also listen here, HOST:PORT of this machine", project=False),
-    Key("daemon.approval_timeout", "duration", 300.0, "how long a question waits for an answer", project=False),
+    Key("daemon.approval_timeout", "duration", 300.0, "how long a question may wait", project=False),
     Key("daemon.max_live", "int", 10_000, "most agents that are awake at once", 1, project=False),
     Key("daemon.idle_after", "duration", 300.0, "an agent idle for so long is put to sleep", project=False),
     Key(

@@ -248,7 +248,7 @@ class Api:
     def _wait(
         self, ids: Sequence[str], *, any_of: bool, timeout: float | None, seen: Connection
     ) -> tuple[Mapping[str, RunEnd | None], bool]:
-        """The ends that are known, and whether nothing is owed: an agent that was asked nothing has no end."""
+        """The ends that are known, and whether nothing is owed: who was asked nothing has no end."""
         if timeout is not None and timeout < 0:
             raise Refusal(400, "BAD_REQUEST", f"a timeout is 0 or more seconds, not {timeout:g}")
         give_up = None if timeout is None else time.monotonic() + timeout

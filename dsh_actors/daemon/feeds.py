@@ -51,7 +51,7 @@ class Feed(Generic[T]):
         return newest
 
     def reader(self, cut: Callable[[], None], place: int | None = None) -> Reader[T]:
-        """Begin to read, at the end unless at ``place``. ``cut`` ends a reader that takes nothing any more."""
+        """Begin to read, at the end unless at ``place``. ``cut`` ends a reader that takes nothing more."""
         reader = Reader(self, cut, self.end if place is None else place)
         self._readers.add(reader)
         return reader

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 from dsh_actors.core.events import Event
 from dsh_actors.core.outcome import RunEnd
@@ -11,11 +11,13 @@ from dsh_actors.core.text import JsonObject
 from dsh_actors.daemon.info import AgentInfo
 from dsh_actors.task_spec import TaskSpec
 
-__all__ = ["Hosting"]
+__all__ = ["Hosting", "How"]
+
+How = Literal["send", "steer", "inject"]
 
 
 class Hosting(Protocol):
-    """Plain blocking calls. An id that is not hosted raises a `HarnessError` with the code AGENT_NOT_FOUND."""
+    """Plain blocking calls. An id that is not hosted raises `AgentNotFound`."""
 
     def create(self, spec: TaskSpec) -> AgentInfo: ...
     def get(self, agent_id: str) -> AgentInfo: ...
@@ -24,7 +26,7 @@ class Hosting(Protocol):
     ) -> list[AgentInfo]:
         """In the order of ids, behind ``after``."""
 
-    def deliver(self, agent_id: str, text: str, how: str) -> JsonObject:
+    def deliver(self, agent_id: str, text: str, how: How) -> JsonObject:
         """``how``: send, steer or inject. ``{"message_id"}``."""
 
     def cancel(self, agent_id: str, keep_inbox: bool = False) -> None: ...

@@ -1,4 +1,4 @@
-"""The WSGI application: the table of routes behind bottle, with every request checked and every error the same.
+"""The WSGI application: the table of routes behind bottle; every request is checked, every error has one form.
 
 Nothing that is raised below gets out as anything but ``{"error": …}``.
 """
@@ -16,7 +16,7 @@ import bottle
 from dsh_actors import errors
 from dsh_actors.daemon.access import Access
 from dsh_actors.daemon.approvals_desk import ApprovalNotFound
-from dsh_actors.daemon.routes import EVENT_STREAM, HTML, JSON, PLAIN, Call, Parameter, Refusal, Reply, Route
+from dsh_actors.daemon.routes import HTML, JSON, PLAIN, Call, Parameter, Refusal, Reply, Route
 from dsh_actors.daemon.schemas import ref, schema_faults
 from dsh_actors.errors import HarnessError
 from dsh_actors.runtime.log import LOGGER

@@ -9,7 +9,18 @@ from typing import Any
 from dsh_actors.core.text import JsonObject, JsonValue
 from dsh_actors.runtime.wsgi import Connection
 
-__all__ = ["ERRORS", "EVENT_STREAM", "HTML", "JSON", "PLAIN", "Call", "Parameter", "Refusal", "Reply", "Route"]
+__all__ = [
+    "ERRORS",
+    "EVENT_STREAM",
+    "HTML",
+    "JSON",
+    "PLAIN",
+    "Call",
+    "Parameter",
+    "Refusal",
+    "Reply",
+    "Route",
+]
 
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
@@ -90,7 +101,7 @@ class Reply:
 class Route:
     """``path`` has ``{id}``s. ``body`` and ``answer`` are schemas; ``answer`` None where it is no JSON.
 
-    ``is_open``: answered without a token. ``errors``: which of `ERRORS` it may answer besides the common ones.
+    ``is_open``: answered without a token. ``errors``: those of `ERRORS` that are not common to all.
     """
 
     method: str

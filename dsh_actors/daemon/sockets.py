@@ -105,7 +105,7 @@ def loopback_address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not (port.isascii() and port.isdigit() and int(port) < 65_536):
-        raise UsageError(f"--listen takes HOST:PORT, not {text!r}", hint="for example --listen 127.0.0.1:8421")
+        raise UsageError(f"--listen takes HOST:PORT, not {text!r}", hint="such as 127.0.0.1:8421")
     name = "127.0.0.1" if host == "localhost" else host
     try:
         is_loopback = ipaddress.ip_address(name).is_loopback

@@ -1,5 +1,5 @@
-"""HTTP for a WSGI application on listening sockets: gevent's server, bounded, silent, and able to let go of a
-client that is slow or gone. It never prints; what it answers by itself is JSON as the application's errors are.
+"""HTTP for a WSGI application on listening sockets: gevent's server, bounded, and able to let go of clients
+that are slow or gone. It prints nothing; what it answers by itself is JSON, as the application's errors are.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class HttpServer:
         return len(self._handlers)
 
     def listen(self, listener: socket.socket, environ: Mapping[str, str]) -> None:
-        """Accept on a listening socket, which is closed with the server. ``environ`` goes into each request."""
+        """Accept on a listening socket, and close it in the end. ``environ`` goes into each request."""
         server = _Server(
             listener,
             self.application,
@@ -237,8 +237,11 @@ class _Handler(WSGIHandler):  # type: ignore[misc]  # gevent is untyped
     def get_environ(self) -> dict[str, Any]:
         environ: dict[str, Any] = super().get_environ()
         environ[CONNECTION_KEY] = self.connection
-        self.wsgi_input = _Rest(self.wsgi_input, self)
+        self.wsgi_input: Any = _Rest(environ["wsgi.input"], self)
         return environ
+
+    def _connection_upgrade_requested(self) -> bool:
+        return False  # the body of a request is never the bare socket
 
     def handle_error(self, kind: Any, error: Any, trace: Any) -> None:
         if isinstance(error, OSError):

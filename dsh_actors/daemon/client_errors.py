@@ -18,12 +18,16 @@ DAEMON_LOST = "DAEMON_LOST"
 STOPPING = "STOPPING"
 
 
+_WITH_MORE = (errors.ToolDenied, errors.HostFull)
+"""They need what an answer does not hold."""
+
+
 def _classes() -> dict[str, type[HarnessError]]:
     """The class of every code that one class has for itself."""
     found: dict[str, type[HarnessError]] = {}
     for name in errors.__all__:
         each = getattr(errors, name)
-        plain = isinstance(each, type) and issubclass(each, HarnessError) and each is not errors.ToolDenied
+        plain = isinstance(each, type) and issubclass(each, HarnessError) and each not in _WITH_MORE
         if plain and each.code != HarnessError.code:
             found.setdefault(each.code, each)
     return found

@@ -1,4 +1,4 @@
-"""The WSGI application: the table of routes behind bottle; every request is checked, every error has one form.
+"""The WSGI application: the table of routes behind bottle. Every request is checked, every error has one form.
 
 Nothing that is raised below gets out as anything but ``{"error": …}``.
 """
@@ -55,7 +55,7 @@ def build_app(
     tally: Tally,
 ) -> Callable[..., Iterable[bytes]]:
     """``tally`` counts answers by status. While it ``is_stopping`` only health is answered."""
-    app = bottle.Bottle(autojson=False)
+    app = bottle.Bottle()
     app.default_error_handler = _own_error
     methods: dict[str, set[str]] = {}
     for route in routes:
@@ -115,6 +115,11 @@ def _written(reply: Reply, method: str) -> Any:
 
 
 def _checked(route: Route, environ: Mapping[str, Any], ids: Mapping[str, str]) -> Call:
+    try:
+        environ["bottle.raw_path"].encode("latin-1").decode()
+    except UnicodeDecodeError as error:
+        # bottle leaves out what it cannot decode, which would be the path of another thing.
+        raise Refusal(400, "BAD_REQUEST", "the path is not UTF-8") from error
     in_query = {each.name: each for each in route.query if each.where == "query"}
     headers = {
         each.name: environ.get(f"HTTP_{each.name.upper().replace('-', '_')}", "")
@@ -226,7 +231,7 @@ def _refused(error: Exception) -> Reply:
         return _error_reply(error.status, error.code, error.message, error.hint, error.headers)
     if isinstance(error, HarnessError):
         status = status_of(error)
-        retry = {"Retry-After": "1"} if status == 503 else {}
+        retry = {"Retry-After": str(getattr(error, "retry_after_s", 1))} if status == 503 else {}
         return _error_reply(status, error.code, error.message, error.hint, retry)
     LOGGER.error("a request failed", exc_info=error)
     return _error_reply(500, "INTERNAL", f"internal error: {type(error).__name__}")
@@ -235,11 +240,9 @@ def _refused(error: Exception) -> Reply:
 def status_of(error: HarnessError) -> int:
     """The HTTP status of an error of ours."""
     match error:
-        case errors.SessionNotFound() | ApprovalNotFound():
+        case errors.AgentNotFound() | errors.SessionNotFound() | ApprovalNotFound():
             return 404
-        case _ if error.code == "AGENT_NOT_FOUND":
-            return 404
-        case _ if error.code == "HOST_FULL":
+        case errors.HostFull():
             return 503
         case errors.CredentialError():
             return 422

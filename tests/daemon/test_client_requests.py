@@ -65,7 +65,7 @@ def test_a_list_is_read_page_by_page_and_no_further_than_asked(tmp_path: Path) -
         (409, "SESSION_BUSY", errors.SessionBusy, "busy"),
         (409, "SESSION_ALREADY_EXISTS", errors.SessionExists, "busy"),
         (404, "SESSION_NOT_FOUND", errors.SessionNotFound, "usage"),
-        (404, "AGENT_NOT_FOUND", errors.UsageError, "usage"),
+        (404, "AGENT_NOT_FOUND", errors.AgentNotFound, "usage"),
         (400, "CONFIG", errors.ConfigError, "usage"),
         (401, "UNAUTHORIZED", errors.CredentialError, "auth"),
         (400, "MISSING_CREDENTIAL", errors.CredentialError, "auth"),

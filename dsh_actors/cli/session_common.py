@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "as_json_option",
     "configuration",
-    "exists",
+
     "flush",
     "images",
     "note",

@@ -22,19 +22,20 @@ from dsh_actors.daemon.info import AgentInfo, end_from_json
 from dsh_actors.daemon.kept_options import options_from_json
 from dsh_actors.daemon.listing import list_agents
 from dsh_actors.daemon.live import LiveAgent, Subscriber, info_of
-from dsh_actors.daemon.live_table import LiveTable, OnChange
+from dsh_actors.daemon.live_table import LiveTable, OnChange, in_background
 from dsh_actors.daemon.registry import AgentRow, Registry
 from dsh_actors.daemon.restart import Restart, put_to_sleep
 from dsh_actors.daemon.sleeper import Sleeper
 from dsh_actors.daemon.waits import Wait
+from dsh_actors.daemon.waking import awake, create
 from dsh_actors.errors import SessionExists, UsageError
 from dsh_actors.runtime.files import run_native
+from dsh_actors.task_spec import TaskSpec, fork_point
 
 if TYPE_CHECKING:
     from dsh_actors.core.ids import MessageId
     from dsh_actors.handle import AgentHandle
     from dsh_actors.harness import Harness
-    from dsh_actors.task_spec import TaskSpec
 
 __all__ = ["Host"]
 
@@ -71,6 +72,7 @@ class Host:
         )
         self._sleeper = Sleeper(self._table, idle_after_s)
         self._resuming: Restart | None = None
+        self._table.on_left_over = self._rouse
 
     # --- the life of the host ----------------------------------------------------------------
 
@@ -134,12 +136,13 @@ class Host:
         if spec.resume is not None:
             bring_up = partial(self._harness.resume, spec.resume, options)
         elif spec.fork is not None:
-            bring_up = partial(self._fork_of, spec.fork, options)
+            point = run_native(fork_point, self._harness.storage, spec.fork)
+            bring_up = partial(self._fork_of, point, options)
         else:
             bring_up = partial(self._harness.create, options)
         with self._table.doors.through(name) if name else nullcontext():
             self._require_new(name)
-            live = self._table.create(options, bring_up)
+            live = create(self._table, options, bring_up)
             if spec.prompt:
                 self._send(live, spec.prompt, "send")
         return self._table.info(live)
@@ -165,7 +168,7 @@ class Host:
         if not isinstance(text, str) or not text.strip():
             raise UsageError("the message is empty")
         with self._table.doors.through(agent_id):
-            live = self._table.awake(agent_id)
+            live = awake(self._table, agent_id)
             live.pins += 1
             try:
                 message_id = self._hand_over(live, text, how)
@@ -207,7 +210,7 @@ class Host:
             kept = run_native(self._registry.options, agent_id)
             options = replace(options_from_json(kept or "{}"), session_id=session_id)
             self._require_new(session_id)
-            child = self._table.create(options, partial(self._fork_of, (agent_id, at_seq), options))
+            child = create(self._table, options, partial(self._fork_of, (agent_id, at_seq), options))
         if prompt:
             self.deliver(child.row.id, prompt)
         return self.get(child.row.id)
@@ -291,6 +294,13 @@ class Host:
             self._table.tell(live)
 
     # --- parts of the above ------------------------------------------------------------------
+
+    def _rouse(self, agent_id: str) -> None:
+        def rouse() -> None:
+            with self._table.doors.through(agent_id):
+                awake(self._table, agent_id).handle.wake()
+
+        in_background(rouse, f"daemon/rouse {agent_id}")
 
     def _require_new(self, name: str | None) -> None:
         if name is None:

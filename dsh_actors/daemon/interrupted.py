@@ -39,5 +39,5 @@ def read_cut_run(events: Iterable[Event], price_of: PriceOf) -> CutRun:
 
 def _is_cut(reason: JsonObject) -> bool:
     """Whether a turn was closed by the end of the process, in order or not, and by nobody else."""
-    cause = reason.get("reason") or {}
-    return reason["kind"] == "interrupted" or (reason["kind"] == "aborted" and cause.get("kind") == "disposed")
+    kind, cause = reason["kind"], reason.get("reason") or {}
+    return kind == "interrupted" or (kind == "aborted" and cause.get("kind") == "disposed")

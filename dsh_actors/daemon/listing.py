@@ -42,4 +42,4 @@ def list_agents(table: LiveTable, state: str | None, after: str | None, limit: i
 
 def _info(row: tuple[Any, ...]) -> AgentInfo:
     *values, end = row
-    return AgentInfo(*values, last_end=None if end is None else json.loads(end))
+    return AgentInfo(*values, None if end is None else json.loads(end))  # type: ignore[call-arg]

@@ -5,21 +5,17 @@ Whoever calls a method that may wait is in a task and holds the agent's door.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dsh_actors.actors.protocol import Setup
 from dsh_actors.core.ids import SessionId
 from dsh_actors.core.options import AgentOptions
 from dsh_actors.core.outcome import OutcomeFold
 from dsh_actors.core.pricing import PriceOf
 from dsh_actors.daemon.doors import Doors
 from dsh_actors.daemon.info import AgentInfo, end_from_json
-from dsh_actors.daemon.interrupted import CutRun, read_cut_run
-from dsh_actors.daemon.kept_options import options_from_json, options_to_json
-from dsh_actors.daemon.live import LiveAgent, Subscriber, info_of, limit_base_of
+from dsh_actors.daemon.live import LiveAgent, Subscriber, info_of
 from dsh_actors.daemon.registry import AgentRow, Registry
 from dsh_actors.daemon.room import Room
 from dsh_actors.daemon.row_writer import RowWriter
@@ -28,10 +24,6 @@ from dsh_actors.errors import (
     ActorGone,
     AgentNotFound,
     HarnessError,
-    SessionCorrupt,
-    SessionNotFound,
-    SessionUnsupported,
-    UsageError,
     error_chain,
 )
 from dsh_actors.runtime.files import run_native
@@ -40,24 +32,13 @@ from dsh_actors.runtime.tasks import TaskEnd, start_task
 from dsh_actors.runtime.timers import when_waiting
 
 if TYPE_CHECKING:
-    from dsh_actors.handle import AgentHandle
     from dsh_actors.harness import Harness
 
-__all__ = ["LiveTable", "OnChange"]
+__all__ = ["DISPOSE_S", "LiveTable", "OnChange", "in_background"]
 
 OnChange = Callable[[AgentInfo], None]
-BringUp = Callable[[Setup], "AgentHandle"]
 
 DISPOSE_S = 30.0
-
-_FATAL = (SessionCorrupt, SessionUnsupported, SessionNotFound, UsageError)
-"""What a later try will not change by itself."""
-
-_GO_ON = (
-    "The process that runs you was stopped in the middle of your turn and has started again. Calls that were "
-    "under way have been closed; where their results say that the outcome is unknown, look before you repeat "
-    "them. Go on with the task."
-)
 
 
 class LiveTable:
@@ -82,6 +63,8 @@ class LiveTable:
         self.subscribers: dict[str, list[Subscriber]] = {}
         self.approvals: dict[str, int] = {}
         self.closing = False
+        self.on_left_over: Callable[[str], None] = _nothing
+        """Called for an agent that fell asleep with something to do after all."""
         self._on_change = on_change
         self._undos = (
             harness.scope.observe("agent/status", self._on_status),
@@ -124,8 +107,14 @@ class LiveTable:
             LOGGER.exception("a change of agent %s could not be told", info.id)
 
     def stop_run(self, live: LiveAgent, why: str) -> None:
-        cause = {"kind": "hook", "reason": why}
-        _in_background(partial(live.handle.cancel, cause), f"daemon/{why} {live.row.id}")
+        """A limit of time has passed; what the agent has started ends with its run."""
+
+        def stop() -> None:
+            live.handle.cancel({"kind": "hook", "reason": why})
+            for item in self.harness.work.of(SessionId(live.row.id)):
+                item.cancel()
+
+        in_background(stop, f"daemon/{why} {live.row.id}")
 
     def warn_of_deadline(self, live: LiveAgent, seconds: int) -> None:
         text = (
@@ -133,9 +122,9 @@ class LiveTable:
             "your final answer with what you have."
         )
         if live.is_running:
-            _in_background(partial(live.handle.inject, text), f"daemon/deadline {live.row.id}")
+            in_background(partial(live.handle.inject, text), f"daemon/deadline {live.row.id}")
 
-    # --- coming up ---------------------------------------------------------------------------
+    # --- rows -------------------------------------------------------------------------------
 
     def read(self, agent_id: str) -> AgentRow:
         """The row of an agent that is not live. Raises `AgentNotFound`."""
@@ -143,109 +132,6 @@ class LiveTable:
         if row is None:
             raise AgentNotFound(f"there is no agent {agent_id}", hint="`dsh agent ls` lists them")
         return row
-
-    def create(self, options: AgentOptions, bring_up: BringUp) -> LiveAgent:
-        """Bring a new agent up and give it a row; nothing stays of it where that fails."""
-        self._require_open()
-        self.room.take()
-        try:
-            live = LiveAgent(self, _blank_row(), options.limits)
-            handle = live.handle = bring_up(live.setup)
-            try:
-                self._describe(live)
-                self.writer.save(live.row, options_to_json(options))
-            except BaseException:
-                handle.dispose(DISPOSE_S)
-                raise
-        except BaseException:
-            self.room.give_back()
-            raise
-        self._enter(live)
-        return live
-
-    def awake(self, agent_id: str, wait_s: float | None = None) -> LiveAgent:
-        """The live agent, woken if need be. A run of it that was cut goes on.
-
-        Raises `AgentNotFound`, `HostFull`, `SessionBusy` while another process has the session, and what
-        `Harness.resume` raises; where trying again does not help the agent is failed then.
-        """
-        live = self.live.get(agent_id)
-        if live is not None:
-            return live
-        self._require_open()
-        row = self.read(agent_id)
-        self.room.take(wait_s)
-        try:
-            live, cut = self._resume(row)
-        except BaseException as error:
-            self.room.give_back()
-            if isinstance(error, _FATAL):
-                self.fail(row, error.message)
-            raise
-        self._enter(live)
-        if cut is not None:
-            self._go_on(live, cut)
-        return live
-
-    def _resume(self, row: AgentRow) -> tuple[LiveAgent, CutRun | None]:
-        kept = run_native(self.registry.options, row.id)
-        cut = None
-        if row.run_from is not None:
-            cut = read_cut_run(self.harness.read_from(row.id, row.run_from), self.price_of)
-        base = limit_base_of(row, cut.fold if cut is not None else None)
-        options = options_from_json(kept or "{}", base)
-        live = LiveAgent(self, row, options.limits)
-        live.handle = self._open(row, options, live.setup)
-        try:
-            status = live.handle.status()
-            row.next_turn, row.next_step = status.next_turn, status.next_step
-            live.next_seq = status.next_seq
-        except BaseException:
-            live.handle.dispose(DISPOSE_S, keep_inbox=True)
-            raise
-        return live, cut
-
-    def _open(self, row: AgentRow, options: AgentOptions, setup: Setup) -> AgentHandle:
-        from dataclasses import replace
-
-        try:
-            return self.harness.resume(row.id, options, setup)
-        except SessionNotFound:
-            if row.turn or row.next_turn or row.next_step or row.run_from:
-                raise
-            # Nothing was ever said to it, so that there is no session yet.
-            return self.harness.create(replace(options, session_id=row.id), setup)
-
-    def _describe(self, live: LiveAgent) -> None:
-        """Fill the row of a new agent."""
-        handle, row, now = live.handle, live.row, self.now_ms()
-        status = handle.status()
-        row.id, row.cwd, row.model = handle.id, handle.header.cwd or "", handle.model
-        row.parent = handle.header.parent_session
-        row.turn, row.next_turn, row.next_step = status.turn, status.next_turn, status.next_step
-        standing = status.standing
-        row.base = json.dumps([standing.steps, standing.tool_calls, standing.tokens])
-        row.created = row.updated = now
-        live.next_seq = status.next_seq
-
-    def _enter(self, live: LiveAgent) -> None:
-        row = live.row
-        row.state, row.error = "idle", None
-        self.live[row.id] = live
-        live.subscribers = self.subscribers.get(row.id)
-        self.room.is_idle(row.id)
-        self.changed(live)
-
-    def _go_on(self, live: LiveAgent, cut: CutRun) -> None:
-        """Take up the run that the end of a process has cut."""
-        live.take_up_run(cut.fold)
-        self.room.is_busy(live.row.id)
-        if cut.is_open:
-            live.handle.steer(_GO_ON)
-        elif live.row.next_turn or (live.row.next_step and not cut.fold.has_ended):
-            live.handle.wake()
-        else:
-            self._run_over(live)
 
     # --- work and rest -----------------------------------------------------------------------
 
@@ -288,11 +174,15 @@ class LiveTable:
             return
         if self.harness.work.of(SessionId(live.row.id)):
             wait = partial(live.handle.when_done, None)
-            start_task(lambda _token: wait(), lambda _end: self._at_rest(live), name="daemon/when-done")
+            start_task(lambda _token: wait(), partial(self._done, live), name="daemon/when-done")
             return
-        self._run_over(live)
+        self.run_over(live)
 
-    def _run_over(self, live: LiveAgent) -> None:
+    def _done(self, live: LiveAgent, end: TaskEnd[bool]) -> None:
+        if end.error is None:  # else it is gone, which is told otherwise
+            self._at_rest(live)
+
+    def run_over(self, live: LiveAgent) -> None:
         end = live.end_run()
         if end is None:
             return
@@ -334,7 +224,7 @@ class LiveTable:
         self._leave(live)
         if live.row.next_turn or live.row.next_step:
             # Somebody else than the daemon told it something at the last moment; it is in the log.
-            _in_background(partial(self._rouse, agent_id), f"daemon/rouse {agent_id}")
+            self.on_left_over(agent_id)
         return True
 
     def cut(self, live: LiveAgent, timeout_s: float) -> None:
@@ -346,10 +236,6 @@ class LiveTable:
         finally:
             live.row.state = "running" if is_owed else "asleep"
             self._leave(live)
-
-    def _rouse(self, agent_id: str) -> None:
-        with self.doors.through(agent_id):
-            self.awake(agent_id).handle.wake()
 
     def _leave(self, live: LiveAgent) -> None:
         """It is not live any more: its row says what it is now."""
@@ -421,7 +307,7 @@ class LiveTable:
         for undo in self._undos:
             undo()
 
-    def _require_open(self) -> None:
+    def require_open(self) -> None:
         if self.closing:
             raise ActorGone("the daemon is closing", hint="try again when it is up")
 
@@ -429,12 +315,12 @@ class LiveTable:
 _NO_LIMITS = AgentOptions("", "").limits
 
 
-def _blank_row() -> AgentRow:
-    no_base = "[0, 0, 0]"
-    return AgentRow("", "idle", None, "", "", None, 0, 0, 0, 0, 0.0, None, 0, 0, None, None, no_base, None, 0)
+def _nothing(_agent_id: str) -> None:
+    """Until the host says otherwise."""
 
 
-def _in_background(work: Callable[[], object], name: str) -> None:
+def in_background(work: Callable[[], object], name: str) -> None:
+    """Run it in a task; what it raises is logged."""
     start_task(lambda _token: work(), partial(_report, name), name=name)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from dsh_actors.core.options import Limits
 from dsh_actors.daemon.interrupted import read_cut_run
 from dsh_actors.daemon.live import LiveAgent
+from dsh_actors.daemon.waking import awake
 from dsh_actors.errors import AgentNotFound, HarnessError, error_chain
 from dsh_actors.runtime.log import LOGGER
 from dsh_actors.runtime.tasks import TaskEnd, start_task
@@ -28,7 +29,6 @@ class Restart:
     def __init__(self, table: LiveTable, owed: Iterable[str]) -> None:
         self._table = table
         self._owed = deque(owed)
-        self._is_closed = False
 
     def start(self) -> None:
         for _ in range(min(AT_ONCE, len(self._owed))):
@@ -43,7 +43,7 @@ class Restart:
             agent_id = self._owed.popleft()
             try:
                 with self._table.doors.through(agent_id):
-                    self._table.awake(agent_id, WAIT_S)
+                    awake(self._table, agent_id, WAIT_S)
             except AgentNotFound:
                 continue  # it was disposed of meanwhile
             except HarnessError as error:
@@ -74,7 +74,7 @@ def put_to_sleep(table: LiveTable, ids: Iterable[str], message: str = "the daemo
         live.take_up_run(cut.fold)
         is_over = cut.fold.has_ended and not cut.is_open
         end = live.end_run() if is_over else live.end_run("interrupted", message)
-        row.state, row.next_turn = "asleep", row.next_turn
+        row.state = "asleep"
         table.writer.save(row)
         table.waits.settle(agent_id, end)
         table.tell(live)

@@ -35,7 +35,7 @@ class RowWriter:
             self._timer = after(WINDOW_S, self._window_over)
 
     def save(self, row: AgentRow, options: str | None = None) -> None:
-        """Write the row as it is and wait. Raises `StorageFull` or `StorageError`; nothing is written then."""
+        """Write the row as it is and wait. Raises `StorageFull` or `StorageError`, with nothing written."""
         self._noted.pop(row.id, None)
         self._put(Change.of(row, options))
 

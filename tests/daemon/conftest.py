@@ -1,4 +1,4 @@
-"""Stages of the daemon's HTTP side, closed after each test with nothing left open."""
+"""Daemons, and stages of their HTTP side, that leave nothing behind."""
 
 from __future__ import annotations
 
@@ -8,11 +8,36 @@ from typing import Any
 
 import pytest
 
+from dsh_actors.runtime.actor import live_actors
+from dsh_actors.runtime.tasks import live_tasks
+from tests.daemon.host_kit import Daemon
 from tests.daemon.http_kit import MemoryHost, Stage
 
 
 @pytest.fixture
+def make_daemon(tmp_path):
+    """Make daemons in one home, one after another; each is closed at the end."""
+    made = []
+
+    def make(**options):
+        made.append(Daemon(tmp_path, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+    assert live_actors() == []
+    assert live_tasks() == []
+
+
+@pytest.fixture
+def daemon(make_daemon):
+    return make_daemon()
+
+
+@pytest.fixture
 def stages(tmp_path: Path) -> Iterator[Callable[..., Stage]]:
+    """Make HTTP sides, each with the agents that are named."""
     made: list[Stage] = []
 
     def make(*names: str, **options: Any) -> Stage:

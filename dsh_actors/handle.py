@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import secrets
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from dsh_actors.actors import protocol as p
 from dsh_actors.actors.lifecycle import DISPOSE_MARGIN_S, AgentEntry
+from dsh_actors.actors.owned_work import OwnedWork
 from dsh_actors.core import turn_io as io
 from dsh_actors.core.ids import MessageId
 from dsh_actors.core.inbox import Target
@@ -20,29 +22,33 @@ from dsh_actors.core.titles import normal_title
 from dsh_actors.errors import ActorGone, UsageError
 from dsh_actors.runtime.ref import ACTOR_TIMEOUT, Ref
 
-__all__ = ["ASK_TIMEOUT_S", "OPEN_TIMEOUT_S", "AgentHandle", "AgentRef"]
+__all__ = ["ASK_TIMEOUT_S", "OPEN_TIMEOUT_S", "AgentHandle", "AgentLinks", "AgentRef"]
 
 ASK_TIMEOUT_S = 30.0
 OPEN_TIMEOUT_S = 600.0
 
 
+@dataclass(frozen=True, slots=True)
+class AgentLinks:
+    """What every handle of a harness needs of it."""
+
+    supervisor: Ref[Any]
+    price_of: PriceOf
+    redactor: Redactor
+    work: OwnedWork
+
+
 class AgentRef:
     """One live agent, for whoever found it: it can be talked to, and not ended."""
 
-    def __init__(
-        self,
-        entry: AgentEntry,
-        supervisor: Ref[Any],
-        price_of: PriceOf,
-        redactor: Redactor,
-    ) -> None:
+    def __init__(self, entry: AgentEntry, links: AgentLinks) -> None:
         self.id = entry.id
         self.header = entry.header
         self._scope = entry.scope
-        self._price_of = price_of
-        self._redactor = redactor
+        self._links = links
+        self._redactor = links.redactor
         self._address = entry.address
-        self._supervisor = supervisor
+        self._supervisor = links.supervisor
 
     def run(self, prompt: str | Message, timeout: float | None = None) -> RunEnd:
         """Give a task and wait until nothing is owed; the outcome as `dsh run` would judge it.
@@ -52,11 +58,11 @@ class AgentRef:
         """
         if self._scope.closed:
             raise ActorGone(f"there is no agent {self.id}")
-        fold, began = OutcomeFold(self._price_of), time.monotonic()
+        fold, began = OutcomeFold(self._links.price_of), time.monotonic()
         undo = self._scope.observe("session/event", fold.apply)
         try:
             self.followup(prompt)
-            if not self.when_idle(timeout):
+            if not self.when_done(timeout):
                 self.cancel({"kind": "hook", "reason": "timeout"})
                 self.when_idle(ASK_TIMEOUT_S)
         finally:
@@ -120,6 +126,25 @@ class AgentRef:
                     raise
                 if ends is not None and time.monotonic() >= ends:
                     return False
+
+    def when_done(self, timeout: float | None = None) -> bool:
+        """Wait until the agent is idle and nothing that it started goes on, at most ``timeout`` seconds.
+
+        What ends meanwhile tells the agent, which may set to work again. Raises what `when_idle` raises.
+        """
+        ends = None if timeout is None else time.monotonic() + timeout
+        while True:
+            if not self.when_idle(None if ends is None else max(0.0, ends - time.monotonic())):
+                return False
+            going_on = self._links.work.of(self.id)
+            if not going_on:
+                # Its notice came before the end of each: an agent that is idle now has nothing to come.
+                if self.status().status == "idle":
+                    return True
+                continue
+            left = None if ends is None else max(0.0, ends - time.monotonic())
+            if not self._links.work.wait_for_release(going_on, left):
+                return False
 
     def _deliver(self, text: str | Message, target: Target, *, wake: bool) -> MessageId:
         message = text if isinstance(text, Message) else user_message(_new_id("msg"), clean_text(text))

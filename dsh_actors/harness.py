@@ -12,15 +12,11 @@ from functools import partial
 from typing import Any
 
 from dsh_actors.actors import protocol as p
-from dsh_actors.actors.address import Address
-from dsh_actors.actors.approvals import ApprovalsActor
 from dsh_actors.actors.lifecycle import DISPOSE_MARGIN_S, AgentEntry, Lifecycle
-from dsh_actors.actors.model_gateway import GatewayState, ModelGatewayActor
-from dsh_actors.actors.projector import ProjectorActor, watch_sessions
-from dsh_actors.actors.session_store import SessionStoreActor
+from dsh_actors.actors.owned_work import OwnedWork
+from dsh_actors.actors.projector import watch_sessions
 from dsh_actors.actors.store_books import StoreBooks
-from dsh_actors.actors.supervisor import SupervisorActor, WorkerSpec
-from dsh_actors.actors.tool_pool import RunningCalls, ToolPoolActor
+from dsh_actors.actors.supervisor import SupervisorActor
 from dsh_actors.actors.wiring import Wiring
 from dsh_actors.adapters.storage.backend import open_index, open_storage
 from dsh_actors.adapters.storage.lock import this_process
@@ -37,7 +33,7 @@ from dsh_actors.core.prompt import PERSONA
 from dsh_actors.core.redaction import Redactor
 from dsh_actors.core.scope import Scope
 from dsh_actors.errors import ActorGone, HarnessError, UsageError, error_chain
-from dsh_actors.handle import ASK_TIMEOUT_S, OPEN_TIMEOUT_S, AgentHandle, AgentRef
+from dsh_actors.handle import ASK_TIMEOUT_S, OPEN_TIMEOUT_S, AgentHandle, AgentLinks, AgentRef
 from dsh_actors.ports import Clock, LlmProvider, SessionStorage
 from dsh_actors.providers import LazyProviders
 from dsh_actors.runtime.actor import start_actor
@@ -46,13 +42,12 @@ from dsh_actors.runtime.log import LOGGER
 from dsh_actors.runtime.patching import require_patched, stop_birth_records
 from dsh_actors.runtime.process import Processes
 from dsh_actors.runtime.ref import ACTOR_TIMEOUT, Ref
-from dsh_actors.runtime.tasks import Slots
 from dsh_actors.runtime.timers import SystemClock
 from dsh_actors.sessions import PreparedSession, SessionView, StoredSessions
+from dsh_actors.workers import Addresses, WorkerParts, worker_specs
 
 __all__ = ["AgentHandle", "AgentRef", "Harness"]
 
-MAX_TOOL_CALLS_AT_ONCE = 64
 INDEX_TIMEOUT_S = 1.0
 """How long closing waits for the index, which can do without."""
 
@@ -98,16 +93,15 @@ class Harness:
             self._redactor,
             lambda data, name, keep: ImageBlock(self._shelf.put(data, name, ephemeral=not keep)),
         )
-        self._store, self._gateway, self._pool, self._approvals, self._projector = (
-            Address(name)
-            for name in ("session_store", "model_gateway", "tool_pool", "approvals", "projector")
-        )
+        self._at = Addresses()
+        self.work = OwnedWork()
         self._agents: dict[SessionId, AgentEntry] = {}
         self._books = StoreBooks()
         self._lifecycle = self._wire()
-        watch_sessions(self.scope, self._projector)
+        watch_sessions(self.scope, self._at.projector)
         self._supervisor = self._start()
-        self._sessions = StoredSessions(self.storage, self._store, self._supervisor)
+        self._links = AgentLinks(self._supervisor, config.price, self._redactor, self.work)
+        self._sessions = StoredSessions(self.storage, self._at.store, self._supervisor)
         self._closed = False
 
     @classmethod
@@ -215,7 +209,7 @@ class Harness:
     def agents(self) -> list[AgentRef]:
         """The live agents, oldest first. Ending one is up to whoever has its handle."""
         entries = self._supervisor.ask(p.GetAgents(), timeout=ASK_TIMEOUT_S)
-        return [AgentRef(entry, self._supervisor, self.config.price, self._redactor) for entry in entries]
+        return [AgentRef(entry, self._links) for entry in entries]
 
     def close(self, timeout_s: float = 30.0) -> None:
         """Dispose of every agent, stop the actors from the top, end every child process.
@@ -250,10 +244,10 @@ class Harness:
             self._agents.clear()
 
     def _settle_index(self, timeout_s: float) -> None:
-        if self._projector.ref is None:
+        if self._at.projector.ref is None:
             return
         try:
-            self._projector.ask(p.SettleIndex(), timeout=timeout_s)
+            self._at.projector.ask(p.SettleIndex(), timeout=timeout_s)
         except ActorGone:
             return  # the index stays stale, which those who read it see
 
@@ -286,94 +280,51 @@ class Harness:
 
     def _bring_up(self, message: p.CreateAgent | p.ResumeAgent | p.ForkAgent) -> AgentHandle:
         entry = self._supervisor.ask(message, timeout=OPEN_TIMEOUT_S + ASK_TIMEOUT_S)
-        return AgentHandle(entry, self._supervisor, self.config.price, self._redactor)
+        return AgentHandle(entry, self._links)
 
     def _worker_refs(self) -> Iterator[Ref[Any]]:
-        for address in (self._approvals, self._pool, self._gateway, self._projector, self._store):
+        for address in self._at.all():
             if address.ref is not None:
                 yield address.ref
 
     def _wire(self) -> Lifecycle:
         wiring = Wiring(
             self.clock,
-            self._store,
-            self._gateway,
-            self._pool,
-            self._approvals,
+            self._at.store,
+            self._at.gateway,
+            self._at.pool,
+            self._at.approvals,
             self.providers,
+            self.work,
             self.config.session.checkpoint_events,
             self.config.session.checkpoint_max_events,
         )
         return Lifecycle(
             wiring,
             self._scope_above,
-            lambda options, opened, scope: self._assembly.build(options, opened, scope, self._approvals.tell),
+            partial(self._assembly.build, ask_approval=self._at.approvals.tell),
         )
 
     def _start(self) -> Ref[Any]:
+        parts = WorkerParts(
+            self.storage,
+            self.memory,
+            self.providers,
+            self._redactor,
+            self.clock,
+            self._books,
+            self._project,
+        )
         supervisor = SupervisorActor(
             name="supervisor",
             lifecycle=self._lifecycle,
-            workers=self._workers(),
+            workers=worker_specs(self.config, parts, self._at),
             agents=self._agents,
-            dispensable=frozenset({self._projector.name}),
+            dispensable=frozenset({self._at.projector.name}),
         )
         ref = start_actor(supervisor)
         ref.ask(p.GetAgents(), timeout=ASK_TIMEOUT_S)  # all workers are up after this
         return ref
-
-    def _workers(self) -> dict[str, tuple[Address, WorkerSpec]]:
-        limits = {name: each.max_concurrency for name, each in self.config.providers.items()}
-        streams = GatewayState(self.providers, self._redactor, limits=limits)
-        slots = Slots(MAX_TOOL_CALLS_AT_ONCE)
-        running: RunningCalls = {}
-        window_s = self.config.session.write_window_ms / 1000
-
-        def store(generation: int, parent: Ref[Any]) -> SessionStoreActor:
-            return SessionStoreActor(
-                name="session_store",
-                parent=parent,
-                generation=generation,
-                home=self._store,
-                storage=self.storage,
-                ephemeral=self.memory,
-                books=self._books,
-                window_s=window_s,
-            )
-
-        def gateway(generation: int, parent: Ref[Any]) -> ModelGatewayActor:
-            return ModelGatewayActor(
-                name="model_gateway", parent=parent, generation=generation, state=streams, clock=self.clock
-            )
-
-        def pool(generation: int, parent: Ref[Any]) -> ToolPoolActor:
-            return ToolPoolActor(
-                name="tool_pool",
-                parent=parent,
-                generation=generation,
-                slots=slots,
-                redactor=self._redactor,
-                running=running,
-            )
-
-        def approvals(generation: int, parent: Ref[Any]) -> ApprovalsActor:
-            return ApprovalsActor(name="approvals", parent=parent, generation=generation)
-
-        workers: dict[str, tuple[Address, WorkerSpec]] = {
-            "session_store": (self._store, store),
-            "model_gateway": (self._gateway, gateway),
-            "tool_pool": (self._pool, pool),
-            "approvals": (self._approvals, approvals),
-        }
-        if self.storage is not self.memory:
-            workers["projector"] = (self._projector, self._start_projector)
-        return workers
-
-    def _start_projector(self, generation: int, parent: Ref[Any]) -> ProjectorActor:
-        home = self._projector
-        return ProjectorActor(
-            name="projector", parent=parent, generation=generation, home=home, project=self._project
-        )
 
 
 def _contained(work: Callable[[], None]) -> None:

@@ -130,12 +130,15 @@ class Lifecycle:
         return opened
 
     def drain(self, entry: AgentEntry, timeout_s: float) -> None:
-        """Wait until the agent is quiet, make its log durable, give up its lock, tell of it.
+        """End what it started, wait until it is quiet, make its log durable, give up its lock, tell of it.
 
         An agent that hangs is left behind: its session is closed all the same, and takes in nothing
         more. Raises what kept the log from becoming durable.
         """
         ref, checkpoint = entry.address.ref, None
+        left = self.wiring.work.end_all(entry.id, timeout_s)
+        if left:
+            entry.last_error = entry.last_error or f"still going on: {', '.join(item.id for item in left)}"
         try:
             if ref is not None and ref.is_alive:
                 checkpoint = _stop(entry, ref, timeout_s)
@@ -147,6 +150,7 @@ class Lifecycle:
                 entry.address.move_to(None)
                 _tell(entry.scope, "agent/disposed", {"session": entry.id, "error": entry.last_error})
                 entry.scope.close()
+                self.wiring.work.forget(entry.id)
 
     def _open(self, session_id: SessionId, request: Any) -> p.Opened:
         try:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from dsh_actors.actors.address import Address
+from dsh_actors.actors.owned_work import OwnedWork
 from dsh_actors.actors.tool_gate import ToolGate
 from dsh_actors.core.ids import CallId
 from dsh_actors.core.scope import Scope
@@ -29,6 +30,7 @@ class Wiring:
     pool: Address
     approvals: Address
     providers: Mapping[str, LlmProvider] = field(hash=False)
+    work: OwnedWork
     checkpoint_events: int = 256
     checkpoint_max_events: int = 4_096
 

@@ -8,9 +8,9 @@ import click
 
 from dsh_actors.cli.failures import display, one_line
 from dsh_actors.cli.lines import json_line
-from dsh_actors.cli.options import require_preset
 from dsh_actors.cli.places import working_directory
 from dsh_actors.config import Config, load_config
+from dsh_actors.task_spec import require_preset
 
 __all__ = ["COMMAND"]
 

@@ -14,13 +14,13 @@ import click
 
 from dsh_actors import __version__
 from dsh_actors.cli.failures import describe_error, one_line
-from dsh_actors.cli.options import require_preset
 from dsh_actors.cli.places import working_directory
 from dsh_actors.config import KEYS, Config, ProviderSettings, load_config, nearest
 from dsh_actors.config.profiles import differences
 from dsh_actors.config.wire import CHAT_TYPES, profile_in_force
 from dsh_actors.core.exit_codes import exit_code_of
 from dsh_actors.errors import HarnessError
+from dsh_actors.task_spec import require_preset
 
 __all__ = ["COMMAND"]
 

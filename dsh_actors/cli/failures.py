@@ -8,9 +8,15 @@ import sys
 
 import click
 
-from dsh_actors.core.exit_codes import EXIT_CODES, error_line, exit_code_of, reason_of_error
-from dsh_actors.core.text import is_well_formed
-from dsh_actors.errors import HarnessError, StorageFull, UsageError, is_disk_full
+from dsh_actors.core.exit_codes import (
+    EXIT_CODES,
+    describe_error,
+    display,
+    error_line,
+    exit_code_of,
+    reason_of_error,
+)
+from dsh_actors.errors import StorageFull, UsageError, is_disk_full
 
 __all__ = ["as_known", "describe_error", "display", "one_line", "report", "show_traceback"]
 
@@ -47,25 +53,9 @@ def as_known(error: BaseException) -> BaseException:
     return error
 
 
-def display(text: str) -> str:
-    """Text of the operating system for people: what is not UTF-8 becomes visible escapes."""
-    return text if is_well_formed(text) else os.fsencode(text).decode("utf-8", "backslashreplace")
-
-
 def one_line(text: str) -> str:
     """``text`` as one line that a terminal shows and does not obey."""
     return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], display(text))
-
-
-def describe_error(error: BaseException) -> str:
-    """What a user can do something with: message and hint, or the kind of an unexpected error."""
-    if isinstance(error, HarnessError):
-        return display(f"{error.message}; {error.hint}" if error.hint else error.message)
-    if isinstance(error, KeyboardInterrupt):
-        return f"stopped by {getattr(error, 'signal', None) or 'SIGINT'}"
-    if isinstance(error, BrokenPipeError):
-        return "the reader of standard output went away"
-    return f"internal error: {type(error).__name__}: {error}; set DSH_DEBUG=1 for the details"
 
 
 def show_traceback(error: BaseException) -> None:

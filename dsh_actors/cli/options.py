@@ -5,7 +5,6 @@ An option that has a configuration key takes its type from the key, and override
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,24 +15,19 @@ from dsh_actors.cli.places import working_directory
 from dsh_actors.cli.prompt_input import argument_text, read_text_file
 from dsh_actors.config import Config, parse_duration
 from dsh_actors.config.keys import KEYS_BY_NAME, Key
-from dsh_actors.config.toml_file import read_toml
-from dsh_actors.core.ids import SessionId
 from dsh_actors.core.options import AgentOptions
-from dsh_actors.core.policy import POLICY_NAMES, ApprovalPolicy
-from dsh_actors.core.text import shorten
-from dsh_actors.errors import ConfigError, UsageError
+from dsh_actors.errors import UsageError
+from dsh_actors.task_spec import approval_policy, require_preset
 
 __all__ = [
     "DURATION",
     "RUN_PARAMETERS",
     "RunArguments",
     "agent_options",
-    "chosen_session_id",
     "config_overrides",
     "inline_or_file",
     "names_in",
     "outputs_in",
-    "require_preset",
 ]
 
 
@@ -94,8 +88,6 @@ _KEY_OF_OPTION = {
     "tool_timeout": "limits.tool_timeout",
     "max_retries": "model.max_retries",
 }
-
-_MAX_ID_LENGTH = 200
 
 RUN_PARAMETERS: list[click.Parameter] = [
     click.Argument(["prompt"], required=False),
@@ -222,15 +214,6 @@ def config_overrides(arguments: RunArguments) -> dict[str, Any]:
     return {key: value for key, value in given.items() if value is not None}
 
 
-def require_preset(config: Config) -> None:
-    """Raises `ConfigError` for a preset, as the program has none: only Python code makes them."""
-    if config.agent.preset is not None:
-        raise ConfigError(
-            f"{config.origins['agent.preset']}: there is no preset {config.agent.preset!r} in dsh",
-            hint="leave agent.preset out; presets are made in Python, with Harness.preset",
-        )
-
-
 def agent_options(arguments: RunArguments, config: Config, model: str) -> AgentOptions:
     """What the agent is asked to be. An empty ``model`` is the one that the session used last.
 
@@ -248,7 +231,7 @@ def agent_options(arguments: RunArguments, config: Config, model: str) -> AgentO
         tools=names_in(arguments.tools) if arguments.tools else None,
         deny_tools=names_in(arguments.deny_tools),
         add_dirs=tuple(working_directory(folder) for folder in arguments.add_dirs),
-        policy=_policy(config.approval.policy),
+        policy=approval_policy(config.approval.policy),
         limits=config.limits,
         sandbox=config.approval.sandbox,
         ephemeral=arguments.ephemeral,
@@ -269,20 +252,3 @@ def inline_or_file(arguments: RunArguments, name: str) -> str | None:
 def names_in(values: Sequence[str]) -> tuple[str, ...]:
     """The names that stand in options, by comma."""
     return tuple(name.strip() for value in values for name in value.split(",") if name.strip())
-
-
-def _policy(word: str) -> ApprovalPolicy:
-    if word in POLICY_NAMES:
-        return ApprovalPolicy(word)  # type: ignore[arg-type]  # one of the literals, checked above
-    path = os.path.expanduser(word)
-    if not os.path.isfile(path):
-        known = ", ".join(POLICY_NAMES)
-        raise UsageError(f"--approve: {word!r} is neither a policy ({known}) nor a rule file")
-    return ApprovalPolicy.from_toml(read_toml(path), path)
-
-
-def chosen_session_id(text: str, hint: str | None = None) -> SessionId:
-    """An id that somebody gave. Raises `UsageError` for one that could not be said or stored."""
-    if not (text.isprintable() and text.strip() and len(text) <= _MAX_ID_LENGTH):
-        raise UsageError(f"{shorten(text, _MAX_ID_LENGTH)!r} cannot be the id of a session", hint=hint)
-    return SessionId(text)

@@ -9,14 +9,15 @@ import os
 import select
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from dsh_actors.cli.streams import STREAMS
 from dsh_actors.core.quoted_files import quoted_file
 from dsh_actors.core.text import decode_output
 from dsh_actors.errors import ImageRefused, UsageError
+from dsh_actors.runs import ImageFile
 
-__all__ = ["ImageFile", "Prompt", "argument_text", "read_prompt", "read_text_file"]
+__all__ = ["Prompt", "argument_text", "read_prompt", "read_text_file"]
 
 _MAYBE_IMAGE = (b"\x89PNG", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"RIFF")
 _PIECE = 1 << 16
@@ -24,14 +25,6 @@ MAX_PROMPT_BYTES = 64 << 20
 """No model takes as much; what is larger is a device, or a mistake."""
 
 _TOO_LARGE = f"larger than {MAX_PROMPT_BYTES >> 20} MiB, the most that a prompt may have"
-
-
-@dataclass(frozen=True, slots=True)
-class ImageFile:
-    """An image to go with the prompt, whole and within the limits. ``name`` is the path as it was given."""
-
-    name: str
-    data: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

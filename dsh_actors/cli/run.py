@@ -15,7 +15,6 @@ from dsh_actors.cli.options import (
     RUN_PARAMETERS,
     RunArguments,
     agent_options,
-    chosen_session_id,
     config_overrides,
     outputs_in,
 )
@@ -29,10 +28,11 @@ from dsh_actors.core.ids import SessionId
 from dsh_actors.core.outcome import Circumstances, OutcomeFold, RunEnd
 from dsh_actors.errors import HarnessError, UsageError
 from dsh_actors.runtime.tasks import deadline
+from dsh_actors.task_spec import chosen_session_id
 
 if TYPE_CHECKING:
-    from dsh_actors.cli.driver import RunPlan
     from dsh_actors.harness import Harness
+    from dsh_actors.runs import RunPlan
 
 __all__ = ["COMMAND"]
 
@@ -194,7 +194,7 @@ def make_plan(
     model: str | None,
 ) -> RunPlan:
     """What to run, checked as far as possible without a harness. Raises `UsageError`."""
-    from dsh_actors.cli.driver import RunPlan
+    from dsh_actors.runs import RunPlan
 
     options = agent_options(arguments, config, model or "")
     now_ms = int(time.time() * 1000)
@@ -213,6 +213,8 @@ def make_plan(
         config.approval.fail_on_denied,
         fork,
         prompt.images,
+        no_wait=arguments.no_wait,
+        simple_exit=arguments.simple_exit,
     )
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import click
 
 from dsh_actors.adapters.storage.importing import store_session
-from dsh_actors.cli.options import chosen_session_id
 from dsh_actors.cli.session_common import (
     as_json_option,
     exists,
@@ -23,6 +22,7 @@ from dsh_actors.core.fork import plan_fork
 from dsh_actors.core.ids import SessionId, dated_session_id
 from dsh_actors.errors import SessionExists
 from dsh_actors.ports import SessionStorage
+from dsh_actors.task_spec import chosen_session_id
 
 __all__ = ["COMMAND"]
 

@@ -13,7 +13,6 @@ from typing import IO, BinaryIO, cast
 import click
 
 from dsh_actors.adapters.storage.importing import ImportFile, store_session
-from dsh_actors.cli.options import chosen_session_id
 from dsh_actors.cli.session_common import (
     as_json_option,
     configuration,
@@ -28,6 +27,7 @@ from dsh_actors.cli.streams import STREAMS
 from dsh_actors.config import prepare_home
 from dsh_actors.core.events import Event
 from dsh_actors.errors import SessionExists, UsageError
+from dsh_actors.task_spec import chosen_session_id
 
 __all__ = ["COMMAND"]
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import click
 
 from dsh_actors.adapters.storage.importing import store_session
-from dsh_actors.cli.options import chosen_session_id
 from dsh_actors.cli.places import working_directory
 from dsh_actors.cli.session_common import as_json_option, exists, storage, write_json, write_text
 from dsh_actors.core.events import Event, SessionHeader
@@ -18,6 +17,7 @@ from dsh_actors.core.ids import SessionId
 from dsh_actors.core.salvage import Damage, Loss, Salvager
 from dsh_actors.errors import SessionBusy, SessionCorrupt, SessionExists
 from dsh_actors.ports import SessionStorage
+from dsh_actors.task_spec import chosen_session_id
 
 if TYPE_CHECKING:
     from dsh_actors.adapters.storage.salvage import DamagedLog

@@ -12,13 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from dsh_actors.core.exit_codes import exit_code_of
+from dsh_actors.runs import GRACE_S
 from dsh_actors.runtime.signals import on_signals, raise_in_main
 from dsh_actors.runtime.tasks import deadline
 
-__all__ = ["GRACE_S", "SignalWatch", "Stopped", "raising_signals"]
-
-GRACE_S = 5.5
-"""From the first signal to the end: children have 5 s after TERM, the rest is for the last words."""
+__all__ = ["SignalWatch", "Stopped", "raising_signals"]
 
 _LAST_WORDS_S = 0.5
 """How long a forced end may take."""

@@ -11,13 +11,15 @@ from types import MappingProxyType
 
 from dsh_actors import errors
 from dsh_actors.core.retry import reason_of
-from dsh_actors.core.text import clean_text, decode_output, shorten
+from dsh_actors.core.text import clean_text, decode_output, is_well_formed, shorten
 
 __all__ = [
     "EXIT_CODES",
     "EXIT_TABLE",
     "SIGNAL_CODES",
     "ExitCode",
+    "describe_error",
+    "display",
     "error_line",
     "exit_code_of",
     "reason_of_error",
@@ -126,6 +128,24 @@ def reason_of_error(error: BaseException) -> str:
         case BrokenPipeError():
             return "pipe"
     return "internal"
+
+
+def display(text: str) -> str:
+    """Text of the operating system for people: what is not UTF-8 becomes visible escapes."""
+    if is_well_formed(text):
+        return text
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def describe_error(error: BaseException) -> str:
+    """What a user can do something with: message and hint, or the kind of an unexpected error."""
+    if isinstance(error, errors.HarnessError):
+        return display(f"{error.message}; {error.hint}" if error.hint else error.message)
+    if isinstance(error, KeyboardInterrupt):
+        return f"stopped by {getattr(error, 'signal', None) or 'SIGINT'}"
+    if isinstance(error, BrokenPipeError):
+        return "the reader of standard output went away"
+    return f"internal error: {type(error).__name__}: {error}; set DSH_DEBUG=1 for the details"
 
 
 def error_line(name: str, message: str, session_id: str | None = None) -> str:

@@ -37,6 +37,8 @@ class Circumstances:
     warnings: tuple[str, ...] = ()
     fail_on_denied: bool = True
     simple_exit: bool = False
+    abandoned: tuple[str, ...] = ()
+    """What the run had started and what still went on when it ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +281,8 @@ class OutcomeFold:
         """The run's outcome, once nothing more will happen."""
         self._settle()
         reason, message = self._judge(facts)
+        if reason == "completed" and facts.abandoned:
+            reason, message = "abandoned", f"given up while it went on: {', '.join(facts.abandoned)}"
         if reason == "storage_full" and self._made:
             # The log may lack their results: what they did is done all the same.
             message += f"; calls already made: {', '.join(f'{n} {name}' for name, n in self._made.items())}"
@@ -299,6 +303,7 @@ class OutcomeFold:
             duration_ms=facts.duration_ms,
             denied=tuple(self._denied),
             tool_errors=self.tool_errors,
+            abandoned=facts.abandoned,
             retries=self.retries,
             sandbox=facts.sandbox,
             warnings=facts.warnings,

@@ -172,7 +172,7 @@ def test_a_store_that_crashes_while_it_saves_loses_nothing(place):
     for _ in range(3):
         place.agent.followup("hello")
         place.model.next_stream().send(*text_chunks("hi"))
-        place.harness._store.tell(object())
+        place.harness._at.store.tell(object())
         assert place.agent.when_idle(10)
     place.agent.dispose()
     log = place.log()

@@ -752,7 +752,7 @@ def test_approvals_that_end_leave_no_agent_waiting(stage, answerer):
     agent = stage.agent(policy=ASKING)
     ask_for_bash(stage, agent)
     answerer.asked.get(timeout=DEADLINE_S)
-    stage.harness._approvals.tell(object())
+    stage.harness._at.approvals.tell(object())
     stage.model.next_stream().send(*text_chunks("ok"))
     assert agent.when_idle(DEADLINE_S)
     assert results(stage)[0][1] == "DENIED"

@@ -91,8 +91,8 @@ def test_an_index_that_fails_changes_nothing_for_the_run(stage, monkeypatch):
 
 
 def test_a_projector_that_crashes_comes_back_and_goes_on(stage):
-    first = stage.harness._projector.ref
-    stage.harness._projector.tell(object())
+    first = stage.harness._at.projector.ref
+    stage.harness._at.projector.tell(object())
     agent = finished(stage, "one")
     assert not first.is_alive
     stage.harness.close()

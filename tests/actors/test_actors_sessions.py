@@ -245,11 +245,11 @@ def test_a_released_session_is_written_to_by_nobody(stage):
 def test_a_prepared_session_survives_a_crash_of_the_store(stage):
     session_id = finished(stage, "one")
     with stage.harness.prepare(session_id):
-        ref = stage.harness._store.ref
+        ref = stage.harness._at.store.ref
         ref.tell(object())
         agent = stage.agent()
         agent.dispose()
-        assert stage.harness._store.ref is not ref
+        assert stage.harness._at.store.ref is not ref
         turn(stage, stage.harness.resume(session_id, stage.options()))
 
 

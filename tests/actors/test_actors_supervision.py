@@ -22,7 +22,7 @@ from dsh_actors.runtime.tasks import live_tasks, start_task
 from dsh_actors.testing.machine import text_chunks
 from tests.actors.kit import until
 
-WORKERS = ["_store", "_gateway", "_pool", "_approvals"]
+WORKERS = ["store", "gateway", "pool", "approvals"]
 
 
 def crash(address) -> None:
@@ -174,7 +174,7 @@ def test_a_shared_worker_that_crashes_comes_back_and_nothing_is_lost(stage, work
     agent.followup("hello")
     stream = stage.model.next_stream()
     stream.send(TextDelta(0, "half "))
-    crash_and_return(getattr(stage.harness, worker))
+    crash_and_return(getattr(stage.harness._at, worker))
     stream.send(TextDelta(0, "whole"), *text_chunks("")[1:])
     assert agent.when_idle(10)
     agent.followup("again")
@@ -189,11 +189,11 @@ def test_a_shared_worker_that_crashes_comes_back_and_nothing_is_lost(stage, work
 def test_a_store_that_crashes_with_unwritten_events_writes_them_afterwards(stage):
     agent = stage.agent()
     agent.inject("kept")
-    ref = stage.harness._store.ref
+    ref = stage.harness._at.store.ref
     ref.tell(object())
     agent.inject("kept too")
     agent.dispose()
-    assert stage.harness._store.ref is not ref
+    assert stage.harness._at.store.ref is not ref
     stored = stage.stored(agent.id)
     assert stored == stage.events
     assert [e.data["inserted"][0]["content"][0]["text"] for e in stored[:2]] == ["kept", "kept too"]
@@ -205,7 +205,7 @@ def test_a_worker_that_keeps_crashing_ends_the_agents_with_its_error_and_frees_t
     agent = stage.agent(watching("agent/disposed", watch))
     agent.followup("hello")
     stage.model.next_stream().send(TextDelta(0, "half"))
-    address = getattr(stage.harness, worker)
+    address = getattr(stage.harness._at, worker)
     for _ in range(4):
         crash_and_return(address)
     gone = watch.seen.get(timeout=10)
@@ -222,7 +222,7 @@ def test_a_worker_that_keeps_crashing_ends_the_agents_with_its_error_and_frees_t
 
 
 def test_a_worker_that_dies_once_more_is_told_nothing_any_more(stage):
-    address = stage.harness._pool
+    address = stage.harness._at.pool
     for _ in range(4):
         crash_and_return(address)
     crash(address)
@@ -236,7 +236,7 @@ def test_a_worker_that_dies_once_more_is_told_nothing_any_more(stage):
 def test_a_store_that_is_gone_for_good_leaves_no_session_locked(stage):
     agent = stage.agent()
     agent.inject("kept")
-    address = stage.harness._store
+    address = stage.harness._at.store
     for _ in range(4):
         crash_and_return(address)
     crash(address)
@@ -256,9 +256,9 @@ def test_a_harness_whose_supervisor_died_closes_and_frees_the_sessions(stage):
     stage.harness._supervisor.tell(supervising._Disposed(None, None))
     until(lambda: not stage.harness._supervisor.is_alive)
     agent.inject("still at work")
-    crash(stage.harness._pool)
-    stage.harness._pool.tell("nobody will hear it")
-    assert stage.harness._pool._kept == []
+    crash(stage.harness._at.pool)
+    stage.harness._at.pool.tell("nobody will hear it")
+    assert stage.harness._at.pool._kept == []
     stage.harness.close()
     assert live_actors() == []
     stage.harness = stage.open()
@@ -293,7 +293,7 @@ def test_an_agent_that_hangs_is_disposed_of_and_its_session_is_free(stage, monke
 def test_a_dispose_goes_on_when_the_store_dies_in_it(stage, monkeypatch):
     agent = stage.agent()
     agent.inject("kept")
-    store, stop = stage.harness._store, Ref.stop
+    store, stop = stage.harness._at.store, Ref.stop
     old = store.ref
 
     def stop_and_crash(self, *, timeout):
@@ -311,11 +311,11 @@ def test_a_dispose_goes_on_when_the_store_dies_in_it(stage, monkeypatch):
 def test_an_agent_and_the_store_that_crash_at_once_both_come_back(stage):
     agent = stage.agent()
     agent.inject("kept")
-    one, other = agent._address.ref, stage.harness._store.ref
+    one, other = agent._address.ref, stage.harness._at.store.ref
     one.tell(object())
     until(lambda: not one.is_alive)
     other.tell(object())
-    until(lambda: agent._address.ref is not one and stage.harness._store.ref is not other)
+    until(lambda: agent._address.ref is not one and stage.harness._at.store.ref is not other)
     assert agent.status().next_step == 1
 
 

@@ -15,7 +15,8 @@ from typing import Any
 import click
 import pytest
 
-from dsh_actors.cli.driver import RunDriver, RunPlan
+from dsh_actors.actors.owned_work import OwnedWork
+from dsh_actors.cli.driver import RunDriver
 from dsh_actors.cli.event_schema import line_schema
 from dsh_actors.cli.lines import write_atomically
 from dsh_actors.cli.options import RUN_PARAMETERS, RunArguments
@@ -26,6 +27,7 @@ from dsh_actors.core.events import Event
 from dsh_actors.core.options import AgentOptions, Limits
 from dsh_actors.core.outcome import RunEnd
 from dsh_actors.errors import ActorGone, HarnessError, StorageFull, UsageError
+from dsh_actors.runs import RunPlan
 
 
 def arguments_of(*given: str) -> RunArguments:
@@ -81,6 +83,8 @@ class ScriptedHandle:
             raise self.dies
         return True
 
+    when_done = when_idle
+
     def cancel(self, cause: dict[str, Any]) -> None:
         if self.obeys and not self.idle.is_set():
             self.end({"kind": "aborted", "reason": cause})
@@ -98,6 +102,7 @@ class ScriptedHarness:
 
     def __init__(self, handle: ScriptedHandle) -> None:
         self.handle = handle
+        self.work = OwnedWork()
 
     def create(self, options: AgentOptions, setup: Any = None) -> ScriptedHandle:
         setup(SimpleNamespace(observe=self.handle.observe))
@@ -195,7 +200,7 @@ def test_a_reader_that_left_before_the_run_could_notice_starts_nothing(signals: 
 def test_an_agent_that_does_not_stop_is_left_after_the_grace(
     signals: SignalWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dsh_actors.cli.driver.GRACE_S", 0.1)
+    monkeypatch.setattr("dsh_actors.runs.GRACE_S", 0.1)
     handle = ScriptedHandle(answers=False)
     handle.obeys = False
     end, _ = drive(handle, signals, limits=Limits(timeout_s=0.1))

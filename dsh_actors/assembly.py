@@ -115,7 +115,7 @@ class AgentAssembly:
             is_parallel=lambda each: _is_parallel(scope, each),
             needs_flush=lambda each: _changes(scope, each),
             cost_of=self._cost_in(f"{call.provider}/{call.model}"),
-            watch=LimitWatch(options.limits, state.counters),
+            watch=LimitWatch(options.limits, state.counters, options.limit_base),
             max_parallel=self._config.tools.max_parallel,
             titles=self._title_policy(options),
         )
@@ -170,6 +170,7 @@ class AgentAssembly:
         if not slash or not model or not name:
             raise UsageError(
                 f"a model is named PROVIDER/MODEL, not {text!r}",
+                code="UNKNOWN_MODEL",
                 hint=f"providers are: {', '.join(sorted(self._providers))}",
             )
         return name, model
@@ -180,6 +181,7 @@ class AgentAssembly:
             known = ", ".join(sorted(self._providers))
             raise UsageError(
                 f"there is no provider {name!r}",
+                code="UNKNOWN_MODEL",
                 hint=f"did you mean {near[0]!r}?" if near else f"providers are: {known}",
             )
 

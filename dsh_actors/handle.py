@@ -45,10 +45,16 @@ class AgentRef:
         self.id = entry.id
         self.header = entry.header
         self._scope = entry.scope
+        self._env = entry.parts.env
         self._links = links
         self._redactor = links.redactor
         self._address = entry.address
         self._supervisor = links.supervisor
+
+    @property
+    def model(self) -> str:
+        """The model it calls, as ``PROVIDER/MODEL``."""
+        return f"{self._env.config.provider}/{self._env.config.model}"
 
     def run(self, prompt: str | Message, timeout: float | None = None) -> RunEnd:
         """Give a task and wait until nothing is owed; the outcome as `dsh run` would judge it.
@@ -96,6 +102,10 @@ class AgentRef:
     def inject(self, text: str | Message) -> MessageId:
         """Queue input for the next step, whenever that is."""
         return self._deliver(text, "next-step", wake=False)
+
+    def wake(self) -> None:
+        """Go on with what is queued; nothing happens where nothing is."""
+        self._ask(io.Wake())
 
     def cancel(self, cause: JsonObject | None = None, *, keep_inbox: bool = False) -> None:
         """End the turn; without ``keep_inbox`` what is queued goes too. ``cause``: a person, by default.
@@ -165,12 +175,14 @@ class AgentRef:
 class AgentHandle(AgentRef):
     """What creating or resuming an agent gives. Holding it is the right to dispose of the agent."""
 
-    def dispose(self, timeout_s: float = 30.0) -> None:
+    def dispose(self, timeout_s: float = 30.0, *, keep_inbox: bool = False) -> None:
         """Cancel, wait until quiet, make the log durable, give up the session.
 
-        Raises what kept the log from becoming durable. Disposing twice is disposing once.
+        With ``keep_inbox`` what is queued is still pending for whoever resumes the session. Raises what
+        kept the log from becoming durable. Disposing twice is disposing once.
         """
-        self._supervisor.ask(p.DisposeAgent(self.id, timeout_s), timeout=timeout_s + DISPOSE_MARGIN_S)
+        message = p.DisposeAgent(self.id, timeout_s, keep_inbox)
+        self._supervisor.ask(message, timeout=timeout_s + DISPOSE_MARGIN_S)
 
 
 def _new_id(prefix: str) -> str:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from dsh_actors.actors import protocol as p
+from dsh_actors.actors.approvals import Answerer
 from dsh_actors.actors.lifecycle import DISPOSE_MARGIN_S, AgentEntry, Lifecycle
 from dsh_actors.actors.owned_work import OwnedWork
 from dsh_actors.actors.projector import watch_sessions
@@ -56,7 +57,8 @@ class Harness:
     """A process's agents and what they share. Use it as a context manager, or `close` it.
 
     ``scope`` is the global scope: what plugins register there holds for every agent. ``storage`` is
-    for reading; agents write through their actors.
+    for reading; agents write through their actors. ``answerer`` is asked where a policy says so, and
+    has ``approval_timeout_s`` seconds; without one every such question is answered with no.
     """
 
     def __init__(
@@ -66,6 +68,8 @@ class Harness:
         providers: Mapping[str, LlmProvider] | None = None,
         clock: Clock | None = None,
         ephemeral: bool = False,
+        answerer: Answerer | None = None,
+        approval_timeout_s: float = 300.0,
     ) -> None:
         require_patched()
         stop_birth_records()
@@ -99,7 +103,7 @@ class Harness:
         self._books = StoreBooks()
         self._lifecycle = self._wire()
         watch_sessions(self.scope, self._at.projector)
-        self._supervisor = self._start()
+        self._supervisor = self._start(answerer, approval_timeout_s)
         self._links = AgentLinks(self._supervisor, config.price, self._redactor, self.work)
         self._sessions = StoredSessions(self.storage, self._at.store, self._supervisor)
         self._closed = False
@@ -199,6 +203,13 @@ class Harness:
     def read_from(self, session_id: str, seq: int = 0) -> Iterator[Event]:
         """Stream the stored events from ``seq`` on, without repair; none where there are none."""
         return self._sessions.read_from(SessionId(session_id), seq)
+
+    def flush(self, session_id: str, timeout_s: float = ASK_TIMEOUT_S) -> None:
+        """Make everything durable that a live agent has logged so far.
+
+        Raises `HarnessError` with the code of what kept it from that, `ActorGone` when time is up.
+        """
+        self._sessions.flush(SessionId(session_id), timeout_s)
 
     def preset(self, name: str) -> Scope:
         """The scope of a preset, made when first asked for: what registers there holds for its agents."""
@@ -305,7 +316,7 @@ class Harness:
             partial(self._assembly.build, ask_approval=self._at.approvals.tell),
         )
 
-    def _start(self) -> Ref[Any]:
+    def _start(self, answerer: Answerer | None, approval_timeout_s: float) -> Ref[Any]:
         parts = WorkerParts(
             self.storage,
             self.memory,
@@ -314,6 +325,8 @@ class Harness:
             self.clock,
             self._books,
             self._project,
+            answerer,
+            approval_timeout_s,
         )
         supervisor = SupervisorActor(
             name="supervisor",

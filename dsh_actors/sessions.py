@@ -11,18 +11,20 @@ from dsh_actors.actors import protocol as p
 from dsh_actors.actors.address import Address
 from dsh_actors.core import snapshot
 from dsh_actors.core.events import Event, SessionHeader
-from dsh_actors.core.ids import SessionId
+from dsh_actors.core.ids import SessionId, Ticket
 from dsh_actors.core.state import SessionState
-from dsh_actors.errors import ActorGone, SessionBusy, SessionNotFound, UsageError
+from dsh_actors.errors import ActorGone, HarnessError, SessionBusy, SessionNotFound, UsageError
 from dsh_actors.ports import SessionStorage
 from dsh_actors.runtime.files import run_native
-from dsh_actors.runtime.ref import Ref
+from dsh_actors.runtime.future import GeventFuture
+from dsh_actors.runtime.ref import ACTOR_TIMEOUT, Ref
 
 __all__ = ["PreparedSession", "SessionView", "StoredSessions"]
 
 ASK_TIMEOUT_S = 30.0
 READ_TIMEOUT_S = 600.0
 READ_BATCH = 512
+_FLUSH = Ticket(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,16 @@ class StoredSessions:
         events = run_native(self._storage.read, session_id, seq)
         while batch := run_native(lambda: list(islice(events, READ_BATCH))):
             yield from batch
+
+    def flush(self, session_id: SessionId, timeout_s: float) -> None:
+        done = GeventFuture()
+        self._store.tell(p.FlushSession(session_id, _FLUSH, done.set))
+        if not done.wait(timeout_s):
+            message = f"session {session_id} was not written within {timeout_s:g} s"
+            raise ActorGone(message, code=ACTOR_TIMEOUT)
+        failure = done.outcome().failure
+        if failure is not None:
+            raise HarnessError(failure.message, code=failure.code)
 
     def close(self) -> None:
         """Release what is still prepared."""

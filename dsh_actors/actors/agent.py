@@ -18,6 +18,7 @@ from dsh_actors.actors.wiring import AgentParts, Wiring
 from dsh_actors.core import turn_io as io
 from dsh_actors.core.events import Event
 from dsh_actors.core.inbox import TARGETS
+from dsh_actors.core.options import LimitBase
 from dsh_actors.core.repair import Closers
 from dsh_actors.core.snapshot import dump
 from dsh_actors.core.text import require_lossless
@@ -162,7 +163,7 @@ class AgentActor(BaseActor):
         return self.machine.phase is Phase.IDLE and not self.machine.titles.is_under_way
 
     def _status(self) -> p.AgentStatus:
-        machine, state = self.machine, self.machine.state
+        machine, state, counters = self.machine, self.machine.state, self.machine.state.counters
         running = [call.name for call in state.open_calls.values() if call.seq is not None]
         return p.AgentStatus(
             "running" if machine.running else "idle",
@@ -175,6 +176,7 @@ class AgentActor(BaseActor):
             state.next_seq,
             machine.requests.context(),
             (state.request_context or {}).get("contextWindow"),
+            LimitBase(counters.steps, counters.tool_calls, counters.tokens),
         )
 
 

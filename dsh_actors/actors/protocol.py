@@ -14,7 +14,7 @@ from dsh_actors.core import turn_io
 from dsh_actors.core.chunks import Failure
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import CallId, SessionId, Ticket
-from dsh_actors.core.options import AgentOptions
+from dsh_actors.core.options import AgentOptions, LimitBase
 from dsh_actors.core.request import ModelRequest
 from dsh_actors.core.scope import Scope
 from dsh_actors.core.state import SessionState
@@ -260,7 +260,9 @@ class ApprovalAnswered:
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
-    """``phase`` is the turn machine's, ``tool`` the running call, ``context`` the next request's tokens."""
+    """``phase`` is the turn machine's, ``tool`` the running call, ``context`` the next request's tokens,
+    ``standing`` what the whole session has come to, without cost.
+    """
 
     status: Literal["idle", "running"]
     phase: str
@@ -272,6 +274,7 @@ class AgentStatus:
     next_seq: int
     context: int | None = None
     context_window: int | None = None
+    standing: LimitBase = field(default_factory=LimitBase)
 
 
 # --- to the supervisor ------------------------------------------------------------------------
@@ -308,10 +311,14 @@ class ForkAgent:
 
 @dataclass(frozen=True, slots=True)
 class DisposeAgent:
-    """Cancel, wait until idle, flush, unregister. Replies when all of that is done."""
+    """Cancel, wait until idle, flush, unregister. Replies when all of that is done.
+
+    ``keep_inbox``: what is queued stays in the log, for whoever resumes the session.
+    """
 
     session_id: SessionId
     timeout_s: float = 30.0
+    keep_inbox: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +372,7 @@ RULES: Mapping[type, tuple[Rule, ...]] = {
     GetStatus: (Rule("harness", "agent", "ask"),),
     GetSnapshot: (Rule("harness", "agent", "ask"), Rule("supervisor", "agent", "ask")),
     turn_io.Deliver: (Rule("harness", "agent", "ask"), Rule("agent", "agent", "tell")),
-    turn_io.Wake: (Rule("supervisor", "agent", "tell"),),
+    turn_io.Wake: (Rule("supervisor", "agent", "tell"), Rule("harness", "agent", "ask")),
     turn_io.EditInbox: (Rule("harness", "agent", "ask"),),
     turn_io.ClearInbox: (Rule("harness", "agent", "ask"),),
     turn_io.Cancel: (Rule("harness", "agent", "ask"), Rule("supervisor", "agent", "tell")),
@@ -387,7 +394,7 @@ RULES: Mapping[type, tuple[Rule, ...]] = {
     RecoverSession: (Rule("supervisor", "session_store", "ask"),),
     CloseSession: (Rule("supervisor", "session_store", "ask"),),
     AppendEvents: (Rule("agent", "session_store", "tell"),),
-    FlushSession: (Rule("agent", "session_store", "tell"),),
+    FlushSession: (Rule("agent", "session_store", "tell"), Rule("harness", "session_store", "tell")),
     SessionChanged: (Rule("agent", "projector", "tell"), Rule("supervisor", "projector", "tell")),
     SettleIndex: (Rule("harness", "projector", "ask"),),
     OpenModelStream: (Rule("agent", "model_gateway", "tell"),),

@@ -255,7 +255,7 @@ class SupervisorActor(BaseActor):
         if entry is None:
             return None
         promise = self.promise()
-        self._dispose(entry, message.timeout_s, partial(settle, promise))
+        self._dispose(entry, message.timeout_s, partial(settle, promise), keep_inbox=message.keep_inbox)
         return promise
 
     def _dispose(
@@ -264,6 +264,8 @@ class SupervisorActor(BaseActor):
         timeout_s: float,
         settled: Callable[[BaseException | None], None] | None = None,
         crash: dict[str, Any] | None = None,
+        *,
+        keep_inbox: bool = False,
     ) -> None:
         """``settled`` hears of the end; ``crash`` is reported to the observers before."""
         waiting = [settled] if settled is not None else []
@@ -271,7 +273,7 @@ class SupervisorActor(BaseActor):
             entry.disposing.extend(waiting)
             return
         entry.disposing = waiting
-        entry.address.tell(io.Cancel({"kind": "disposed"}, keep_title=True))
+        entry.address.tell(io.Cancel({"kind": "disposed"}, keep_inbox=keep_inbox, keep_title=True))
         announcement = self._coming.get(entry.id)
         if announcement is not None:
             announcement.kill(KILL_GRACE_S, "disposed")

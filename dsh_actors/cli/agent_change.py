@@ -7,11 +7,11 @@ import re
 import click
 
 from dsh_actors.cli.agent_common import connect, daemon_options
-from dsh_actors.cli.options import chosen_session_id
 from dsh_actors.cli.printing import write_json, write_text
 from dsh_actors.cli.prompt_input import argument_text
 from dsh_actors.daemon.client import DaemonClient
 from dsh_actors.errors import UsageError
+from dsh_actors.task_spec import chosen_session_id
 
 __all__ = ["APPROVE", "CANCEL", "DISPOSE", "FORK"]
 

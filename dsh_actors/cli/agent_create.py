@@ -12,7 +12,6 @@ from dsh_actors.cli.agent_common import connect, socket_option
 from dsh_actors.cli.options import (
     RUN_PARAMETERS,
     RunArguments,
-    chosen_session_id,
     inline_or_file,
     names_in,
 )
@@ -22,6 +21,7 @@ from dsh_actors.cli.prompt_input import read_prompt
 from dsh_actors.core.policy import POLICY_NAMES
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import UsageError
+from dsh_actors.task_spec import chosen_session_id
 
 __all__ = ["COMMAND", "LOCAL", "REFUSED", "SENT", "task_of"]
 

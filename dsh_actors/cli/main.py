@@ -18,6 +18,7 @@ __all__ = ["main"]
 
 COMMANDS = {
     "run": "dsh_actors.cli.run",
+    "serve": "dsh_actors.cli.serve",
     "agent": "dsh_actors.cli.agent",
     "session": "dsh_actors.cli.session",
     "models": "dsh_actors.cli.models_cmd",

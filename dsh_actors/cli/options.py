@@ -26,6 +26,7 @@ __all__ = [
     "agent_options",
     "config_overrides",
     "inline_or_file",
+    "keyed_option",
     "names_in",
     "outputs_in",
 ]
@@ -56,7 +57,8 @@ DURATION = _DurationType()
 """Seconds, or a number with a unit: ``90``, ``5m``."""
 
 
-def _keyed(names: Sequence[str], key_name: str, metavar: str | None = None) -> click.Option:
+def keyed_option(names: Sequence[str], key_name: str, metavar: str | None = None) -> click.Option:
+    """An option that sets a configuration key."""
     key = KEYS_BY_NAME[key_name]
     default = f"{key.default:g}" if isinstance(key.default, float) else key.default
     shown = "" if default is None else f" [default: {default}]"
@@ -99,9 +101,9 @@ RUN_PARAMETERS: list[click.Parameter] = [
         help="Read no more of standard input; the run notes the cut.",
     ),
     _text(["--stdin-timeout"], "Go on with what standard input gave by then.", "DURATION", type=DURATION),
-    _keyed(["-m", "--model"], "agent.model", "PROVIDER/MODEL"),
-    _keyed(["--reasoning"], "agent.reasoning", "EFFORT"),
-    _keyed(["--max-output"], "agent.max_output"),
+    keyed_option(["-m", "--model"], "agent.model", "PROVIDER/MODEL"),
+    keyed_option(["--reasoning"], "agent.reasoning", "EFFORT"),
+    keyed_option(["--max-output"], "agent.max_output"),
     _text(["-C", "--cwd"], "Work in this directory.", "DIR"),
     _text(["--add-dir", "add_dirs"], "Another directory it may write in; may repeat.", "DIR", multiple=True),
     _text(["--system-prompt"], "Replace the built-in system prompt."),
@@ -110,21 +112,21 @@ RUN_PARAMETERS: list[click.Parameter] = [
     _text(["--append-system-prompt-file"], "The same, from a file.", "FILE"),
     _text(["--tools"], "The only tools there are, by comma; may repeat.", "NAMES", multiple=True),
     _text(["--deny-tools"], "Tools to take away, by comma; may repeat.", "NAMES", multiple=True),
-    _keyed(["--approve"], "approval.policy", "POLICY|FILE"),
-    _keyed(["--sandbox"], "approval.sandbox", "auto|require|off"),
+    keyed_option(["--approve"], "approval.policy", "POLICY|FILE"),
+    keyed_option(["--sandbox"], "approval.sandbox", "auto|require|off"),
     _text(["--session-id"], "The id of the new session.", "ID"),
     _text(["--resume"], "Go on with a session.", "ID"),
     _flag(["--continue", "continue_"], "Go on with the newest session of this directory."),
     _text(["--fork"], "Begin with a copy of a session, whole or up to event SEQ.", "ID[@SEQ]"),
     _flag(["--ephemeral"], "Keep nothing on disk."),
-    _keyed(["--max-steps"], "limits.max_steps"),
-    _keyed(["--max-tool-calls"], "limits.max_tool_calls"),
-    _keyed(["--max-tokens"], "limits.max_tokens"),
-    _keyed(["--max-cost"], "limits.max_cost"),
-    _keyed(["--timeout"], "limits.timeout"),
-    _keyed(["--deadline"], "limits.deadline"),
-    _keyed(["--tool-timeout"], "limits.tool_timeout"),
-    _keyed(["--max-retries"], "model.max_retries"),
+    keyed_option(["--max-steps"], "limits.max_steps"),
+    keyed_option(["--max-tool-calls"], "limits.max_tool_calls"),
+    keyed_option(["--max-tokens"], "limits.max_tokens"),
+    keyed_option(["--max-cost"], "limits.max_cost"),
+    keyed_option(["--timeout"], "limits.timeout"),
+    keyed_option(["--deadline"], "limits.deadline"),
+    keyed_option(["--tool-timeout"], "limits.tool_timeout"),
+    keyed_option(["--max-retries"], "model.max_retries"),
     _flag(["--json", "json_lines"], "Print events as JSON lines instead of the answer."),
     _flag(["--progress/--no-progress"], "A live line on standard error [terminal: on].", default=None),
     _text(["--heartbeat"], "Write a sign of life this often.", "DURATION", type=DURATION),

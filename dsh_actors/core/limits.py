@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dsh_actors.core.chunks import Usage
 from dsh_actors.core.loop_guard import NOTE_AT, STOP_AT, LoopGuard
-from dsh_actors.core.options import Limits
+from dsh_actors.core.options import LimitBase, Limits
 from dsh_actors.core.state import Counters
 from dsh_actors.core.text import JsonObject
 
@@ -12,14 +12,13 @@ __all__ = ["LimitWatch"]
 
 
 class LimitWatch:
-    """Counts from where the session stood when this run took it over."""
+    """Counts from ``base``, or else from where the session stood when this run took it over."""
 
-    def __init__(self, limits: Limits, counters: Counters) -> None:
+    def __init__(self, limits: Limits, counters: Counters, base: LimitBase | None = None) -> None:
         self.limits = limits
-        self._steps = counters.steps
-        self._calls = counters.tool_calls
-        self._tokens = counters.tokens
-        self.cost: float | None = 0.0
+        base = base or LimitBase(counters.steps, counters.tool_calls, counters.tokens)
+        self._steps, self._calls, self._tokens = base.steps, base.tool_calls, base.tokens
+        self.cost = base.cost
 
     def spend(self, cost: float | None) -> None:
         """Add the cost of one reply; an unknown cost makes the total unknown."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from dsh_actors.core.policy import ApprovalPolicy
 
-__all__ = ["DEFAULT_CONCURRENCY", "TITLE_MODES", "AgentOptions", "Limits", "TitlePolicy"]
+__all__ = ["DEFAULT_CONCURRENCY", "TITLE_MODES", "AgentOptions", "LimitBase", "Limits", "TitlePolicy"]
 
 DEFAULT_CONCURRENCY = 256
 """Requests at once to one provider, where nobody says otherwise."""
@@ -30,6 +30,19 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitBase:
+    """Where the session stood when the limits began to count, and the cost since; None is not known.
+
+    An agent that is stopped and resumed under the same limits goes on with what it had left.
+    """
+
+    steps: int = 0
+    tool_calls: int = 0
+    tokens: int = 0
+    cost: float | None = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class TitlePolicy:
     """``mode`` is one of `TITLE_MODES`; ``route``: provider and model of titles, None for the session's."""
 
@@ -45,6 +58,7 @@ class AgentOptions:
     ``system_prompt`` replaces the built-in persona; ``append_system_prompt`` follows it.
     ``tools`` None means all built-in tools; ``deny_tools`` is taken away from them.
     ``ephemeral`` keeps nothing on disk. ``sandbox`` is ``auto``, ``require`` or ``off``.
+    ``limit_base`` None lets the limits count from now on.
     """
 
     model: str
@@ -62,3 +76,4 @@ class AgentOptions:
     sandbox: str = "auto"
     ephemeral: bool = False
     preset: str | None = None
+    limit_base: LimitBase | None = None

@@ -1,0 +1,111 @@
+"""How many agents may be live: a number, and the descriptors of the process. Idle ones make room."""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from dsh_actors.errors import HostFull
+
+__all__ = ["Descriptors", "Room"]
+
+MAX_RESERVE = 512
+"""Descriptors kept for what live agents open when they work: connections, pipes, files."""
+
+COUNT_EVERY = 64
+PER_AGENT = 2
+MAX_TRIES = 16
+RETRY_AFTER_S = 5
+
+
+class Descriptors:
+    """The open descriptors of this process against its limit. Counted now and then, else reckoned."""
+
+    def __init__(self) -> None:
+        self._counted = 0
+        self._since = COUNT_EVERY
+
+    def has_room(self) -> bool:
+        """Whether one more agent can be opened without coming near the limit."""
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if limit == resource.RLIM_INFINITY:
+            return True
+        most = limit - min(MAX_RESERVE, limit // 4)
+        self._since += 1
+        if self._since >= COUNT_EVERY or self._counted + self._since * PER_AGENT >= most:
+            self._counted, self._since = _open_descriptors(), 0
+        return self._counted + self._since * PER_AGENT < most
+
+
+def _open_descriptors() -> int:
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:
+        return 0  # not Linux, or none left even for this: then the limit itself says no
+
+
+class Room:
+    """The places of live agents. ``sleep`` puts an idle one to sleep at once; whether it did."""
+
+    def __init__(self, max_live: int, wait_s: float, sleep: Callable[[str], bool]) -> None:
+        self.max_live = max_live
+        self._wait_s = wait_s
+        self._sleep = sleep
+        self._descriptors = Descriptors()
+        self._taken = 0
+        self._waiting: list[threading.Event] = []
+        self.idle: OrderedDict[str, float] = OrderedDict()
+        """Idle agents and since when (monotonic), the longest first."""
+
+    @property
+    def taken(self) -> int:
+        return self._taken
+
+    def take(self, wait_s: float | None = None) -> None:
+        """Take a place, at the cost of the agent that was idle the longest; wait where all are at work.
+
+        Raises `HostFull` after ``wait_s`` seconds.
+        """
+        ends = time.monotonic() + (self._wait_s if wait_s is None else wait_s)
+        while not self._is_free():
+            if self._sleep_one():
+                continue
+            left, changed = ends - time.monotonic(), threading.Event()
+            if left <= 0:
+                raise HostFull(self._reason(), retry_after_s=RETRY_AFTER_S, hint="try again later")
+            self._waiting.append(changed)
+            changed.wait(left)
+            self._waiting.remove(changed)
+        self._taken += 1
+
+    def give_back(self) -> None:
+        self._taken -= 1
+        self._changed()
+
+    def is_idle(self, agent_id: str) -> None:
+        """It has nothing to do from now on."""
+        self.idle.pop(agent_id, None)
+        self.idle[agent_id] = time.monotonic()
+        self._changed()
+
+    def is_busy(self, agent_id: str) -> None:
+        self.idle.pop(agent_id, None)
+
+    def _is_free(self) -> bool:
+        return self._taken < self.max_live and self._descriptors.has_room()
+
+    def _reason(self) -> str:
+        if self._taken >= self.max_live:
+            return f"{self._taken} agents are at work, and no more may be at once (max_live)"
+        return "the process has hardly any file descriptor left for one more agent"
+
+    def _sleep_one(self) -> bool:
+        return any(self._sleep(agent_id) for agent_id in list(self.idle)[:MAX_TRIES])
+
+    def _changed(self) -> None:
+        for changed in self._waiting:
+            changed.set()

@@ -16,6 +16,7 @@ import bottle
 from dsh_actors import errors
 from dsh_actors.daemon.access import Access
 from dsh_actors.daemon.approvals_desk import ApprovalNotFound
+from dsh_actors.daemon.page import page_policy
 from dsh_actors.daemon.routes import HTML, JSON, PLAIN, Call, Parameter, Refusal, Reply, Route
 from dsh_actors.daemon.schemas import ref, schema_faults
 from dsh_actors.errors import HarnessError
@@ -36,10 +37,6 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-_PAGE_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
-    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
 _CHARSETS = {PLAIN: "text/plain; version=0.0.4; charset=utf-8", HTML: "text/html; charset=utf-8"}
 _STATUS_CODES = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED", 400: "BAD_REQUEST"}
 _TASK = ref("TaskSpec")
@@ -102,7 +99,7 @@ def _written(reply: Reply, method: str) -> Any:
     if reply.stream is not None:
         return reply.stream if method != "HEAD" else b""
     if reply.media == HTML:
-        response.set_header("Content-Security-Policy", _PAGE_POLICY)
+        response.set_header("Content-Security-Policy", page_policy())
     if isinstance(reply.body, bytes):
         return reply.body
     if reply.media != JSON:

@@ -18,6 +18,10 @@ for _number in (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP):
     if _signal.getsignal(_number) is not _signal.SIG_IGN:
         _signal.signal(_number, _leave)
 
+if _signal.getsignal(_signal.SIGUSR1) is _signal.SIG_DFL:
+    # It asks what the agents are doing, and must not be the end of a program that has none yet.
+    _signal.signal(_signal.SIGUSR1, _signal.SIG_IGN)
+
 import os  # noqa: E402
 
 

@@ -18,7 +18,8 @@ from dsh_actors.actors.owned_work import OwnedWork
 from dsh_actors.actors.projector import watch_sessions
 from dsh_actors.actors.store_books import StoreBooks
 from dsh_actors.actors.supervisor import SupervisorActor
-from dsh_actors.actors.wiring import Wiring
+from dsh_actors.actors.telemetry_sink import TelemetryFeed
+from dsh_actors.actors.wiring import AgentParts, Wiring
 from dsh_actors.adapters.storage.backend import open_index, open_storage
 from dsh_actors.adapters.storage.lock import this_process
 from dsh_actors.adapters.storage.memory import MemoryStorage
@@ -33,6 +34,7 @@ from dsh_actors.core.options import AgentOptions
 from dsh_actors.core.prompt import PERSONA
 from dsh_actors.core.redaction import Redactor
 from dsh_actors.core.scope import Scope
+from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import ActorGone, HarnessError, UsageError, error_chain
 from dsh_actors.handle import ASK_TIMEOUT_S, OPEN_TIMEOUT_S, AgentHandle, AgentLinks, AgentRef
 from dsh_actors.ports import Clock, LlmProvider, SessionStorage
@@ -101,8 +103,10 @@ class Harness:
         self.work = OwnedWork()
         self._agents: dict[SessionId, AgentEntry] = {}
         self._books = StoreBooks()
+        self._feed = TelemetryFeed(self._at.telemetry, config.price)
         self._lifecycle = self._wire()
         watch_sessions(self.scope, self._at.projector)
+        self._feed.watch(self.scope)
         self._supervisor = self._start(answerer, approval_timeout_s)
         self._links = AgentLinks(self._supervisor, config.price, self._redactor, self.work)
         self._sessions = StoredSessions(self.storage, self._at.store, self._supervisor)
@@ -222,6 +226,19 @@ class Harness:
         entries = self._supervisor.ask(p.GetAgents(), timeout=ASK_TIMEOUT_S)
         return [AgentRef(entry, self._links) for entry in entries]
 
+    def metrics(self) -> dict[str, list[JsonObject]]:
+        """What was counted since the start, by metric: ``{"labels": {…}, "value": …}`` each.
+
+        `core.metrics.render` makes the text of Prometheus of it.
+        """
+        return self._feed.report(self._supervisor)
+
+    def actor_tree(self) -> str:
+        """The supervisor, the shared workers and the agents, one line each, as they are at this moment."""
+        from dsh_actors.runtime.debug import actor_tree  # only where somebody looks
+
+        return actor_tree(self._supervisor)
+
     def close(self, timeout_s: float = 30.0) -> None:
         """Dispose of every agent, stop the actors from the top, end every child process.
 
@@ -310,11 +327,12 @@ class Harness:
             self.config.session.checkpoint_events,
             self.config.session.checkpoint_max_events,
         )
-        return Lifecycle(
-            wiring,
-            self._scope_above,
-            partial(self._assembly.build, ask_approval=self._at.approvals.tell),
-        )
+        return Lifecycle(wiring, self._scope_above, self._build)
+
+    def _build(self, options: AgentOptions, opened: p.Opened, scope: Scope) -> AgentParts:
+        parts = self._assembly.build(options, opened, scope, self._at.approvals.tell)
+        self._feed.meter(scope, parts.env.config)
+        return parts
 
     def _start(self, answerer: Answerer | None, approval_timeout_s: float) -> Ref[Any]:
         parts = WorkerParts(
@@ -325,6 +343,7 @@ class Harness:
             self.clock,
             self._books,
             self._project,
+            self._feed,
             answerer,
             approval_timeout_s,
         )
@@ -333,7 +352,8 @@ class Harness:
             lifecycle=self._lifecycle,
             workers=worker_specs(self.config, parts, self._at),
             agents=self._agents,
-            dispensable=frozenset({self._at.projector.name}),
+            dispensable=frozenset({self._at.projector.name, self._at.telemetry.name}),
+            count=self._feed.count,
         )
         ref = start_actor(supervisor)
         ref.ask(p.GetAgents(), timeout=ASK_TIMEOUT_S)  # all workers are up after this

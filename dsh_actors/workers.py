@@ -13,6 +13,7 @@ from dsh_actors.actors.projector import ProjectorActor
 from dsh_actors.actors.session_store import SessionStoreActor
 from dsh_actors.actors.store_books import StoreBooks
 from dsh_actors.actors.supervisor import WorkerSpec
+from dsh_actors.actors.telemetry_sink import TelemetryFeed, TelemetrySinkActor
 from dsh_actors.actors.tool_pool import RunningCalls, ToolPoolActor
 from dsh_actors.adapters.storage.memory import MemoryStorage
 from dsh_actors.config import Config
@@ -36,10 +37,11 @@ class Addresses:
     pool: Address = field(default_factory=lambda: Address("tool_pool"))
     approvals: Address = field(default_factory=lambda: Address("approvals"))
     projector: Address = field(default_factory=lambda: Address("projector"))
+    telemetry: Address = field(default_factory=lambda: Address("telemetry_sink"))
 
     def all(self) -> tuple[Address, ...]:
         """From the top down, in the order of stopping."""
-        return (self.approvals, self.pool, self.gateway, self.projector, self.store)
+        return (self.approvals, self.pool, self.gateway, self.projector, self.telemetry, self.store)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class WorkerParts:
     clock: Clock
     books: StoreBooks
     project: Callable[[SessionId], None]
+    feed: TelemetryFeed
     answerer: Answerer | None = None
     approval_timeout_s: float = 300.0
 
@@ -69,6 +72,7 @@ def worker_specs(
         (addresses.gateway, _gateway(config, parts)),
         (addresses.pool, _pool(parts)),
         (addresses.approvals, _approvals(parts)),
+        (addresses.telemetry, _telemetry(parts)),
     ]
     if parts.storage is not parts.memory:
         specs.append((addresses.projector, _projector(parts, addresses.projector)))
@@ -138,6 +142,15 @@ def _projector(parts: WorkerParts, home: Address) -> WorkerSpec:
     def build(generation: int, parent: Ref[Any]) -> ProjectorActor:
         return ProjectorActor(
             name=home.name, parent=parent, generation=generation, home=home, project=parts.project
+        )
+
+    return build
+
+
+def _telemetry(parts: WorkerParts) -> WorkerSpec:
+    def build(generation: int, parent: Ref[Any]) -> TelemetrySinkActor:
+        return TelemetrySinkActor(
+            name="telemetry_sink", parent=parent, generation=generation, feed=parts.feed
         )
 
     return build

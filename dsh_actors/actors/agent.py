@@ -55,6 +55,7 @@ class AgentActor(BaseActor):
         super().__init__(name=name, parent=parent, generation=generation)
         self.machine = TurnMachine(opened.state, parts.env)
         self._id = opened.header.id
+        self._parent = opened.header.parent_session if opened.header.origin == "subagent" else None
         self._wiring = wiring
         # A machine starts between turns, where nothing is left to close.
         self._closers = Closers()
@@ -88,6 +89,18 @@ class AgentActor(BaseActor):
 
     def stopped(self) -> None:
         self._effects.close()
+
+    @property
+    def condition(self) -> str:
+        machine, state = self.machine, self.machine.state
+        place = f" turn={state.last_turn} step={state.open_step or 0}" if machine.running else ""
+        tools = "+".join(call.name for call in state.open_calls.values() if call.seq is not None)
+        queued = sum(len(state.inbox.pending(target)) for target in TARGETS)
+        return f"{machine.phase.value}{place}{tools and f' tool={tools}'} queued={queued}"
+
+    @property
+    def belongs_to(self) -> str | None:
+        return self._parent
 
     def _advance(self) -> None:
         """Feed the machine until it waits for somebody else."""

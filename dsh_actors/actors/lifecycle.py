@@ -5,13 +5,13 @@ Everything here may wait, so it runs in tasks; the supervisor only hears how the
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from dsh_actors.actors import protocol as p
 from dsh_actors.actors.address import Address
+from dsh_actors.actors.restarts import Restarts
 from dsh_actors.actors.wiring import AgentParts, Wiring
 from dsh_actors.core import turn_io as io
 from dsh_actors.core.events import SessionHeader
@@ -65,16 +65,15 @@ class AgentEntry:
     parts: AgentParts
     generation: int = 0
     restarting: bool = False
-    restarts: deque[float] = field(default_factory=deque)
+    restarts: Restarts = field(default_factory=Restarts)
     last_error: str | None = None
     disposing: list[Callable[[BaseException | None], None]] | None = None
     waiting: list[GeventFuture] = field(default_factory=list)
 
 
 def crash_report(entry: AgentEntry, error: BaseException) -> dict[str, Any]:
-    """The payload of ``agent/error`` for an agent that has died."""
-    code = error.code if isinstance(error, HarnessError) else "ACTOR_CRASHED"
-    return {"session": entry.id, "message": error_chain(error), "code": code}
+    """The payload of ``agent/error`` for an agent that has died, whatever of."""
+    return {"session": entry.id, "message": error_chain(error), "code": "ACTOR_CRASHED"}
 
 
 class Lifecycle:

@@ -357,6 +357,7 @@ RANKS: Mapping[str, int] = {
     "model_gateway": 2,
     "session_store": 1,
     "projector": 1,
+    "telemetry_sink": 1,
 }
 """Who stands above whom. Every ask goes to a lower rank."""
 

@@ -6,7 +6,6 @@ keeps the books, so it answers at once and never waits for an agent.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +16,7 @@ from dsh_actors.actors.address import Address
 from dsh_actors.actors.agent import AgentActor
 from dsh_actors.actors.lifecycle import CLOSE_TIMEOUT_S, AgentEntry, BringUp, Lifecycle, crash_report
 from dsh_actors.actors.replies import fail, presentable, settle, succeed
+from dsh_actors.actors.restarts import Restarts
 from dsh_actors.core import turn_io as io
 from dsh_actors.core.ids import SessionId
 from dsh_actors.errors import ActorGone, HarnessError, SessionBusy, SessionExists, error_chain
@@ -27,10 +27,6 @@ from dsh_actors.runtime.ref import Ref
 from dsh_actors.runtime.tasks import Task, TaskEnd, start_task
 
 __all__ = ["SupervisorActor", "WorkerSpec"]
-
-MAX_RESTARTS = 3
-RESTART_WINDOW_S = 60.0
-"""More than `MAX_RESTARTS` within this time, and the actor is given up."""
 
 GIVE_UP_TIMEOUT_S = 5.0
 """How long an agent may take to come to rest when a worker it needs has failed."""
@@ -85,7 +81,7 @@ class SupervisorActor(BaseActor):
     Waits for: nothing; transactions, and all foreign code, run in tasks that ask downwards.
     Dies when: its own books are wrong. Its agents work on then, without restarts; nothing new can be
     started, and the harness closes without it: ``agents`` is the harness's. ``dispensable`` workers
-    are done without when they keep failing.
+    are done without when they keep failing. ``count`` hears of every restart.
     """
 
     def __init__(
@@ -96,22 +92,31 @@ class SupervisorActor(BaseActor):
         workers: Mapping[str, tuple[Address, WorkerSpec]],
         agents: dict[SessionId, AgentEntry],
         dispensable: frozenset[str] = frozenset(),
+        count: Callable[..., None] = lambda *_series: None,
     ) -> None:
         super().__init__(name=name)
         self._life = lifecycle
         self._clock = lifecycle.wiring.clock
         self._workers = workers
-        self._worker_restarts: dict[str, deque[float]] = {}
+        self._worker_restarts = {name: Restarts() for name in workers}
         self._generations: dict[str, int] = {}
         self._failed: dict[str, str] = {}
         self._agents = agents
         self._dispensable = dispensable
+        self._count = count
         self._coming: dict[SessionId, Task] = {}
         self._closing: list[GeventFuture] | None = None
 
     def started(self) -> None:
         for name in self._workers:
             self._start_worker(name)
+
+    @property
+    def condition(self) -> str:
+        restarting = sum(entry.restarting for entry in self._agents.values())
+        words = f"agents={len(self._agents)} coming={len(self._coming)} restarting={restarting}"
+        failed = "; ".join(self._failed.values())
+        return f"{words} failed: {failed}" if failed else words
 
     def stopped(self) -> None:
         if self.failure is None:
@@ -338,7 +343,7 @@ class SupervisorActor(BaseActor):
         entry.last_error = error_chain(message.error)
         entry.restarting = True
         report, generation = crash_report(entry, message.error), entry.generation
-        if not self._may_restart(entry.restarts):
+        if not entry.restarts.may_restart(self._clock.monotonic()):
             self._dispose(entry, CLOSE_TIMEOUT_S, crash=report)
             return
 
@@ -363,19 +368,13 @@ class SupervisorActor(BaseActor):
             return
         entry.generation += 1
         entry.last_error = None
+        self._count("dsh_agent_restarts_total")
         # What was queued behind the turn that the crash ended would have been its successor.
         self._start_agent(entry, opened, wake=bool(opened.closers) and opened.state.inbox.has_pending())
 
-    def _may_restart(self, restarts: deque[float]) -> bool:
-        now = self._clock.monotonic()
-        while restarts and now - restarts[0] > RESTART_WINDOW_S:
-            restarts.popleft()
-        restarts.append(now)
-        return len(restarts) <= MAX_RESTARTS
-
     def _worker_died(self, message: Died) -> None:
         name = message.name
-        if self._may_restart(self._worker_restarts.setdefault(name, deque())):
+        if self._worker_restarts[name].may_restart(self._clock.monotonic()):
             self._start_worker(name, message.unread)
             return
         reason = f"{name} keeps failing: {error_chain(message.error)}"
@@ -394,6 +393,8 @@ class SupervisorActor(BaseActor):
         address, build = self._workers[name]
         generation = self._generations.get(name, -1) + 1
         self._generations[name] = generation
+        if generation:
+            self._count("dsh_worker_restarts_total", name)
         address.move_to(start_actor(build(generation, self.ref)), unread)
 
 

@@ -1,4 +1,6 @@
-"""The debug switch ``DSH_DEBUG=1``: contained errors, what blocks the hub, and the actors on SIGUSR1."""
+"""Looking into a running program: the actors on SIGUSR1, and with ``DSH_DEBUG=1`` contained errors and
+what blocks the hub. Any command that runs agents installs it.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,13 @@ __all__ = ["install_debugging"]
 
 
 def install_debugging() -> None:
-    """Does nothing without the switch. What it shows goes to standard error."""
+    """What it shows goes to standard error."""
+    from dsh_actors.runtime.debug import install_blocking_detection, install_sigusr1, show_errors
+
+    install_sigusr1()
     if os.environ.get("DSH_DEBUG") != "1":
         return
     import logging  # only a debugged run pays for it
 
-    from dsh_actors.runtime.debug import install_blocking_detection, install_sigusr1, show_errors
-
     show_errors(logging.StreamHandler())
     install_blocking_detection()
-    install_sigusr1()

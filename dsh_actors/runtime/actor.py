@@ -148,6 +148,16 @@ class BaseActor(GeventActor):
         """How many messages wait."""
         return int(self.actor_inbox.qsize())  # type: ignore[attr-defined]  # Pykka's protocol has no size
 
+    @property
+    def condition(self) -> str:
+        """What it is doing, in a few words. Looked at from outside: quick, and changes nothing."""
+        return ""
+
+    @property
+    def belongs_to(self) -> str | None:
+        """The name of another actor below which people look for this one; None: its parent."""
+        return None
+
     @final
     def promise(self) -> GeventFuture:
         """A reply to give later: return it from `receive`, then `set` or `fail` it.

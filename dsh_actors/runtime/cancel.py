@@ -35,8 +35,9 @@ class _Token:
         callbacks, key = self._callbacks, object()
         # Registered before the look at the reason: a native thread may do this during a `cancel`.
         callbacks[key] = callback
-        if self._reason is not None:
-            self.run_callbacks()
+        if self._reason is not None and callbacks.pop(key, None) is not None:
+            # Only this one: the others belong to the thread that throws, and may wake greenlets there.
+            _run(callback)
 
         def undo() -> None:
             callbacks.pop(key, None)
@@ -55,11 +56,15 @@ class _Token:
                 _, callback = callbacks.popitem()
             except KeyError:  # another thread took the last one
                 return
-            try:
-                callback()
-            except Exception:
-                # A callback is foreign code (closing a socket, telling an actor); the others must run.
-                LOGGER.exception("a cancel callback failed")
+            _run(callback)
+
+
+def _run(callback: Callable[[], None]) -> None:
+    try:
+        callback()
+    except Exception:
+        # A callback is foreign code (closing a socket, telling an actor); the others must run.
+        LOGGER.exception("a cancel callback failed")
 
 
 class CancelSource:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import signal
 import warnings
 from collections.abc import Callable
@@ -15,6 +14,8 @@ import gevent.events
 
 from dsh_actors.runtime.actor import BaseActor, live_actors
 from dsh_actors.runtime.log import LOGGER, PYKKA_LOGGER
+from dsh_actors.runtime.output import Writer
+from dsh_actors.runtime.ref import Ref
 from dsh_actors.runtime.signals import on_signals
 
 __all__ = ["actor_tree", "install_blocking_detection", "install_sigusr1", "show_errors"]
@@ -72,32 +73,58 @@ def install_blocking_detection(
     return undo
 
 
-def actor_tree() -> str:
-    """One line an actor: name, class, generation and mailbox depth, indented below its parent."""
+def actor_tree(root: Ref[Any] | None = None) -> str:
+    """One line an actor, indented below what it belongs to: name, class, generation (how often it was
+    started anew), mailbox depth and what it is doing.
+
+    ``root``: only that actor and what is below it. Waits for nobody and asks nobody.
+    """
     actors = live_actors()
-    alive = {id(actor.ref) for actor in actors}
+    refs = {id(actor.ref) for actor in actors}
+    siblings = {(id(actor.parent), actor.name): id(actor.ref) for actor in actors}
     children: dict[int | None, list[BaseActor]] = {}
     for actor in actors:
-        parent = id(actor.parent) if id(actor.parent) in alive else None
-        children.setdefault(parent, []).append(actor)
+        above = siblings.get((id(actor.parent), actor.belongs_to or ""), id(actor.parent))
+        children.setdefault(above if above in refs else None, []).append(actor)
+    tops = [actor for actor in actors if actor.ref is root] if root is not None else children.get(None, [])
     lines: list[str] = []
-    pending = [(0, actor) for actor in reversed(children.get(None, []))]
+    pending = [(0, actor) for actor in reversed(tops)]
     while pending:
         depth, actor = pending.pop()
         lines.append(
             f"{'  ' * depth}{actor.name} ({type(actor).__name__}) "
-            f"generation={actor.generation} mailbox={actor.mailbox_depth}"
+            f"generation={actor.generation} mailbox={actor.mailbox_depth} {_condition(actor)}".rstrip()
         )
         pending.extend((depth + 1, child) for child in reversed(children.get(id(actor.ref), [])))
     return "\n".join(lines)
 
 
+def _condition(actor: BaseActor) -> str:
+    try:
+        return actor.condition
+    except Exception as error:
+        # It is looked at in the middle of whatever it does.
+        return f"({type(error).__name__})"
+
+
 def install_sigusr1() -> Callable[[], None]:
-    """On SIGUSR1 write the actor tree and the number of greenlets to stderr. Returns the undo."""
+    """On SIGUSR1 write the actor tree and the number of greenlets to stderr. Returns the undo.
+
+    The writing is a native thread's: nobody waits for a reader that does not read, and what it has not
+    read yet is not written again.
+    """
+    output = Writer(2)
 
     def show(_number: int) -> None:
+        if output.queued_bytes:
+            return
         count = sum(isinstance(item, gevent.Greenlet) and not item.dead for item in gc.get_objects())
-        text = f"{actor_tree() or 'no actors'}\n{count} greenlets\n"
-        os.write(2, text.encode())
+        output.write(f"{actor_tree() or 'no actors'}\n{count} greenlets\n".encode())
 
-    return on_signals({signal.SIGUSR1: show})
+    undo_signal = on_signals({signal.SIGUSR1: show})
+
+    def undo() -> None:
+        undo_signal()
+        output.close()
+
+    return undo

@@ -14,6 +14,7 @@ from gevent.threadpool import ThreadPool
 
 from dsh_actors.errors import ProtocolError
 from dsh_actors.runtime.log import LOGGER
+from dsh_actors.runtime.patching import use_native_import_locks
 
 __all__ = [
     "DEFAULT_POOL_SIZE",
@@ -48,9 +49,7 @@ class NativePool:
         If the waiting greenlet is killed or timed out the call still finishes; its error is logged.
         Called from a native thread, it runs ``fn`` right there.
         """
-        threads = self._threads
-        if threads is None:
-            threads = self._threads = ThreadPool(self.size)
+        threads = self._started()
         if _thread_id() != threads.hub.thread_ident:
             return fn(*args, **kwargs)
         value, error = _wait(threads.spawn(_outcome, fn, args, kwargs), fn)
@@ -66,9 +65,7 @@ class NativePool:
 
         ``deliver`` must be quick, like a timer's callback: tell an actor in it.
         """
-        threads = self._threads
-        if threads is None:
-            threads = self._threads = ThreadPool(self.size)
+        threads = self._started()
 
         def ended(done: Any) -> None:
             value, error = done.value
@@ -79,6 +76,13 @@ class NativePool:
                 LOGGER.exception("the end of a native call could not be delivered")
 
         threads.spawn(_outcome, fn, (), {}).rawlink(ended)
+
+    def _started(self) -> Any:
+        threads = self._threads
+        if threads is None:
+            use_native_import_locks()
+            threads = self._threads = ThreadPool(self.size)
+        return threads
 
     def close(self) -> None:
         """End the threads; waits for calls that run."""

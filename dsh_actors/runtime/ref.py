@@ -48,6 +48,11 @@ class Ref(Generic[M]):
         """Whether messages are still accepted."""
         return not self._is_stopped()
 
+    @property
+    def mailbox_depth(self) -> int:
+        """How many messages wait."""
+        return int(self._actor_ref.actor_inbox.qsize())  # type: ignore[attr-defined]  # Pykka's has no size
+
     def tell(self, message: M) -> None:
         """Put ``message`` into the mailbox and return at once. A dead actor drops it."""
         if not self._is_stopped():

@@ -29,6 +29,20 @@ def test_a_callback_registered_after_the_cancel_runs_at_once() -> None:
     undo()
 
 
+def test_whoever_registers_during_a_cancel_runs_nobody_elses_callback() -> None:
+    # It may be a native thread, and the others may wake greenlets of the thread that cancels.
+    source, calls = CancelSource(), []
+
+    def join_in() -> None:
+        source.token.on_cancel(lambda: calls.append("its own"))
+        calls.append("registered")
+
+    source.token.on_cancel(lambda: calls.append("another's"))
+    source.token.on_cancel(join_in)
+    source.cancel("user")
+    assert calls == ["its own", "registered", "another's"]
+
+
 def test_a_failing_callback_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
     source, calls = CancelSource(), []
     source.token.on_cancel(lambda: calls.append("first"))

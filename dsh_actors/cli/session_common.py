@@ -11,7 +11,7 @@ from dsh_actors.adapters.storage.backend import DiskStorage
 from dsh_actors.cli.failures import describe_error, one_line
 from dsh_actors.cli.places import working_directory
 from dsh_actors.cli.printing import flush, note, now_ms, size_text, time_text, write, write_json, write_text
-from dsh_actors.cli.stored import exists, open_storage
+from dsh_actors.cli.stored import open_storage
 from dsh_actors.config import Config, find_home, load_config
 from dsh_actors.config.toml_file import read_toml
 from dsh_actors.errors import ConfigError

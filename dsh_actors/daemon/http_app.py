@@ -1,4 +1,4 @@
-"""The WSGI application: the table of routes behind bottle. Every request is checked, every error has one form.
+"""The WSGI application: the table of routes behind bottle. Each request is checked, each error has one form.
 
 Nothing that is raised below gets out as anything but ``{"error": …}``.
 """

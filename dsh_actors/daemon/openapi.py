@@ -26,8 +26,8 @@ def describe(routes: Sequence[Route]) -> JsonObject:
         "info": {
             "title": "dsh",
             "version": __version__,
-            "description": "The daemon of dsh: agents to create, follow, steer and end. Its Unix socket needs "
-            "no token; on TCP send `Authorization: Bearer TOKEN`.",
+            "description": "The daemon of dsh: agents to create, follow, steer and end. Its Unix socket "
+            "needs no token; on TCP send `Authorization: Bearer TOKEN`.",
         },
         "paths": paths,
         "components": {

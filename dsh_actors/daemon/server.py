@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 
 from dsh_actors.config import Config, prepare_home
+from dsh_actors.core.metrics import render
 from dsh_actors.core.text import JsonObject
 from dsh_actors.daemon.access import LISTENER_KEY, Access, load_token
 from dsh_actors.daemon.api import Api
@@ -168,7 +169,7 @@ class Daemon:
         return [Notice("approval.requested", each.to_json()) for each in self.desk.open(agent_id)]
 
     def _metrics(self) -> str:
-        return self._gauges.render(
+        return render(self._harness.metrics()) + self._gauges.render(
             Reading.gauge("dsh_http_connections", "Open connections.", self.http.connections),
             Reading.gauge("dsh_event_readers", "Open event streams.", self.streams.readers),
             Reading.gauge("dsh_approvals_open", "Questions that wait.", len(self.desk.open())),

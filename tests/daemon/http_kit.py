@@ -1,5 +1,5 @@
-"""What the tests of the daemon share: a client on its socket that checks every answer against the description,
-a stand-in for the host that keeps its agents in memory, and the HTTP side of a daemon around it.
+"""What the tests of the HTTP interface share: a client on its socket that checks every answer against the
+description, a stand-in for the host that keeps its agents in memory, and the HTTP side of a daemon around it.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ class EventReader:
 
 def info(agent_id: str, state: Any = "idle") -> AgentInfo:
     return AgentInfo(
-        agent_id, state, None, "/tmp", "scripted/demo", None, 0, None, None, 0, 0, 0, None, None, 1, 1, 0, None
+        agent_id, state, None, "/", "scripted/demo", None, 0, None, None, 0, 0, 0, None, None, 1, 1, 0, None
     )
 
 
@@ -223,7 +223,7 @@ class StoredAgent:
 
 
 class MemoryHost:
-    """A `Hosting` of agents that do what the test says. What is recorded is stored when the test stores it."""
+    """A `Hosting` of agents that do what the test says; what is recorded is stored when the test says so."""
 
     def __init__(self, *names: str) -> None:
         self.agents = {name: StoredAgent(info(name)) for name in names}
@@ -270,7 +270,9 @@ class MemoryHost:
     def cancel(self, agent_id: str, keep_inbox: bool = False) -> None:
         self.record(self._agent(agent_id).info.id, text=f"cancel {keep_inbox}")
 
-    def fork(self, agent_id: str, at_seq: Any = None, session_id: Any = None, prompt: Any = None) -> AgentInfo:
+    def fork(
+        self, agent_id: str, at_seq: Any = None, session_id: Any = None, prompt: Any = None
+    ) -> AgentInfo:
         self._agent(agent_id)
         name = session_id or f"{agent_id}-fork"
         self.agents[name] = StoredAgent(replace(info(name), parent=agent_id))

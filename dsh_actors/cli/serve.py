@@ -39,6 +39,7 @@ def serve(
     given = {_KEYS[name]: value for name, value in options.items() if value is not None}
     if given.get("daemon.socket"):
         given["daemon.socket"] = os.path.abspath(given["daemon.socket"])
+    _require_descriptor(ready_fd)
     config = load_config(options=given, project_file=False)
     home = config.require_home(writable=True)
     if detach:
@@ -64,6 +65,16 @@ def serve(
     return 0
 
 
+def _require_descriptor(number: int | None) -> None:
+    """Keep it from children: whoever waits for its end must not wait for theirs. Raises `UsageError`."""
+    if number is None:
+        return
+    try:
+        os.set_inheritable(number, False)
+    except OSError as error:
+        raise UsageError(f"--ready-fd {number}: there is no such descriptor") from error
+
+
 def _say_ready(daemon: Daemon, ready_fd: int | None) -> None:
     places = [daemon.socket_path] + ([daemon.url] if daemon.url else [])
     with contextlib.suppress(OSError, ValueError):  # nobody has to listen
@@ -82,6 +93,8 @@ def _say_ready(daemon: Daemon, ready_fd: int | None) -> None:
 
 def _detach(config: Config, home: str) -> int:
     """Start this command again in a session of its own, and wait until it is ready or has failed."""
+    from dsh_actors.runtime.process_spawn import close_now  # only here
+
     directory = os.path.join(home, "daemon")
     os.makedirs(directory, mode=0o700, exist_ok=True)
     log_path = os.path.join(directory, _LOG)
@@ -99,9 +112,14 @@ def _detach(config: Config, home: str) -> int:
                 start_new_session=True,
             )
         finally:
-            os.close(descriptor)
-            os.close(told)
-        places = pipe.read().decode().splitlines()
+            # Ours of the pipe must be closed before the reading, or that has no end.
+            close_now(told)
+            close_now(descriptor)
+        try:
+            places = pipe.read().decode().splitlines()
+        except BaseException:
+            process.terminate()  # a signal: whoever started it does not wait for it any more
+            raise
     if places:
         click.echo("\n".join(places))
         # It goes on without us: that it is not waited for is the point.

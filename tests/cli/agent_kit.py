@@ -1,4 +1,4 @@
-"""`dsh serve` in a place of its own, and `dsh agent` called in the test's process: a program a call is slow."""
+"""`dsh serve` in a place of its own, and `dsh agent` called in the process of the test, which is quick."""
 
 from __future__ import annotations
 

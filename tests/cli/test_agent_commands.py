@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 
@@ -82,7 +81,7 @@ def test_a_denial_reaches_the_model_and_the_exit_code(agents: Agents) -> None:
     agents.ok("approve", "--deny", agent_id, question)
     assert_failed(agents("wait", agent_id), 6)
     assert not (agents.served.dsh.cwd / "denied.txt").exists()
-    assert "rejected" in json.dumps(server.requests[-1].body)
+    assert "rejected" in server.requests()[-1].body.decode()
 
 
 def test_an_answer_does_not_go_to_another_agents_question(agents: Agents) -> None:
@@ -114,7 +113,7 @@ def test_waiting_for_several_ends_as_the_worst_of_them(agents: Agents) -> None:
 
 def test_a_wait_gives_up_in_time_and_any_takes_the_first(agents: Agents) -> None:
     agents.served.dsh.server.script(C("bash", {"command": "true"}), T("Done."))
-    asking, question = agents.asking()
+    asking, _ = agents.asking()
     late = agents("wait", "--timeout", "0.1", asking)
     assert_failed(late, 124)
     assert f"agent {asking} is not done after 0.1 s" in late.err
@@ -150,7 +149,7 @@ def test_a_message_joins_the_turn_that_goes_on(agents: Agents, how: str) -> None
     assert delivered["message_id"]
     agents.ok("approve", asking, question)
     assert agents.ok("wait", asking) == "Heard.\n"
-    assert f"words to {how}" in json.dumps(server.requests[-1].body)
+    assert f"words to {how}" in server.requests()[-1].body.decode()
 
 
 def test_cancelling_ends_the_turn_and_the_agent_takes_new_messages(agents: Agents) -> None:
@@ -170,10 +169,13 @@ def test_a_fork_begins_with_what_there_was(agents: Agents) -> None:
     agents.ok("wait", agent_id)
     copy = agents.ok("fork", "--session-id", "branch", agent_id, "second words").strip()
     assert copy == "branch" and agents.ok("wait", copy) == "Two.\n"
-    asked = json.dumps(server.requests[-1].body)
+    asked = server.requests()[-1].body.decode()
     assert "first words" in asked and "second words" in asked
-    early = agents.ok("fork", f"{agent_id}@4").strip()
-    assert [event["seq"] for event in agents.json("events", early)][:5] == [0, 1, 2, 3, 4]
+    end = next(event["seq"] for event in agents.json("events", copy) if event["type"] == "turn/end")
+    early = agents.json("fork", f"{copy}@{end}")[0]["id"]
+    assert "second words" not in agents.ok("events", early)
+    inside = agents("fork", f"{copy}@4")
+    assert_failed(inside, 2)
 
 
 def test_a_task_comes_from_standard_input_or_not_at_all(agents: Agents) -> None:
@@ -182,7 +184,7 @@ def test_a_task_comes_from_standard_input_or_not_at_all(agents: Agents) -> None:
     made = dsh.call("agent", "create", "-m", "openai/test", text="from a pipe")
     assert made.code == 0
     assert agents.ok("wait", made.out.strip()) == "Read.\n"
-    assert "from a pipe" in json.dumps(dsh.server.requests[-1].body)
+    assert "from a pipe" in dsh.server.requests()[-1].body.decode()
     idle = agents.create("--idle")
     assert agents.json("status", idle)[0]["state"] == "idle"
     assert agents.ok("send", "--wait", idle, "now") == "Told.\n"
@@ -211,8 +213,8 @@ def test_what_the_daemon_refuses_is_told_in_its_words(agents: Agents) -> None:
 
 def test_the_same_over_tcp_with_the_token(agents: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DSH_HOME", str(agents.served.dsh.home))
-    here = agents.ok("ls")
-    assert agents.ok("ls", "--socket", agents.served.url) == here
+    here = [each["id"] for each in agents.json("ls")]
+    assert here and [each["id"] for each in agents.json("ls", "--socket", agents.served.url)] == here
     token = agents.served.dsh.home / "daemon" / "token"
     monkeypatch.setenv("DSH_HOME", str(agents.served.dsh.tmp))
     (agents.served.dsh.tmp / "daemon").mkdir(exist_ok=True)

@@ -14,7 +14,7 @@ from dsh_actors.cli.streams import STREAMS
 from dsh_actors.config import find_home
 from dsh_actors.core.exit_codes import EXIT_CODES, error_line, exit_code_of
 from dsh_actors.core.text import JsonObject
-from dsh_actors.daemon.client import DaemonClient
+from dsh_actors.daemon.client import DaemonClient, loopback_url
 from dsh_actors.errors import CredentialError, UsageError
 
 __all__ = ["connect", "daemon_options", "finish_waiting", "socket_option"]
@@ -39,7 +39,8 @@ def connect(socket: str | None) -> DaemonClient:
     """A client of the daemon that is meant; nothing is sent yet. Raises `UsageError`."""
     address = socket or os.environ.get("DSH_SOCKET")
     if address is not None and "://" in address:
-        return DaemonClient(address, _token(address))
+        url = loopback_url(address)
+        return DaemonClient(url, _token(url))
     if address is not None:
         return DaemonClient(os.path.abspath(os.path.expanduser(address)))
     return DaemonClient(os.path.join(_home(), "daemon", "socket"))

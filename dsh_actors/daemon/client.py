@@ -29,7 +29,7 @@ from dsh_actors.daemon.client_errors import (
 from dsh_actors.daemon.unix_http import UnixAdapter
 from dsh_actors.errors import HarnessError, UsageError
 
-__all__ = ["DaemonClient", "ServerEvent"]
+__all__ = ["DaemonClient", "ServerEvent", "loopback_url"]
 
 _CONNECT_S = 10.0
 _ANSWER_S = 60.0
@@ -76,7 +76,7 @@ class DaemonClient:
         # A proxy of the environment has no business between this program and its daemon.
         self._session.trust_env = False
         if "://" in address:
-            self._base = _loopback(address)
+            self._base = loopback_url(address)
         else:
             self._base = "http://localhost"
             self._session.mount("http://", UnixAdapter(address))
@@ -335,8 +335,11 @@ def _position(event: ServerEvent, last: int | None) -> int | None:
     return end if last is None else max(last, end)
 
 
-def _loopback(address: str) -> str:
-    """Raises `UsageError` for another machine's address: the token would be readable on the way."""
+def loopback_url(address: str) -> str:
+    """The address of a daemon on this machine, in its plain form.
+
+    Raises `UsageError` for another machine's: the token would be readable on the way.
+    """
     try:
         parts = urlsplit(address)
         is_right = parts.scheme == "http" and parts.hostname in _LOOPBACK and parts.port is not None

@@ -113,7 +113,7 @@ class StreamView {
     const reason = data.reason || {};
     this.endLive();
     if (reason.kind === "completed") this.note(`Turn ${data.turn} is complete`, "ok");
-    else this.note(`Turn ${data.turn} ended: ${reason.kind}${reason.message ? `: ${reason.message}` : ""}`, reason.kind === "interrupted" || reason.kind === "cancelled" ? "warn" : "bad");
+    else this.note(`Turn ${data.turn} ended: ${whyEnded(reason)}`, reason.kind === "error" ? "bad" : "warn");
   }
 
   stepStart(data) {
@@ -143,13 +143,13 @@ class StreamView {
     this.endLive();
     for (const block of data.message.content || []) {
       if (block.type === "text" && block.text) this.add(make("div", "reply", cut(block.text)));
-      else if (block.type === "thinking" || block.type === "reasoning") this.thinking(block);
+      else if (block.type === "reasoning") this.thinking(block);
       else if (block.type === "tool-call") this.call({ callId: block.id, name: block.name, arguments: block.arguments });
     }
   }
 
   thinking(block) {
-    const text = block.text || block.thinking || "";
+    const text = block.text;
     if (text) this.folded("thinking", text.split("\n")[0], [["", text]]);
   }
 
@@ -181,7 +181,8 @@ class StreamView {
     for (const block of data.message.content || []) {
       if (block.type !== "tool-result") continue;
       const took = data.meta && data.meta.durationMs !== undefined ? ` ${(data.meta.durationMs / 1000).toFixed(1)} s` : "";
-      this.mark(block.toolCallId, block.isError ? "bad" : "ok", `${block.isError ? "error" : "done"}${took}`);
+      const word = data.meta && data.meta.denied ? "denied" : block.isError ? "error" : "done";
+      this.mark(block.toolCallId, block.isError ? "bad" : "ok", `${word}${took}`);
       const call = this.calls.get(block.toolCallId);
       if (call) call.box.lastChild.append(...part("Result", textIn(block.content)));
     }
@@ -198,12 +199,12 @@ class StreamView {
   }
 
   retry(data) {
-    const error = data.error || {};
-    this.note(`The model is asked again${error.message ? `: ${error.message}` : ""}`, "warn");
+    const failure = data.failure || {};
+    this.note(`The model is asked again: ${failure.message || failure.code || "it failed"}`, "warn");
   }
 
   limit(data) {
-    this.note(`A limit was reached: ${data.kind || ""} ${data.value === undefined ? "" : data.value}`, "warn");
+    this.note(`A limit was reached: ${data.kind}${data.value === undefined ? "" : ` (${data.value})`}`, "warn");
   }
 
   asked(data) {
@@ -225,6 +226,12 @@ const VIEWS = {
   "limit/reached": "limit",
   gap: "gap",
 };
+
+function whyEnded(reason) {
+  if (reason.kind === "error") return (reason.error || {}).message || "an error";
+  const cause = reason.reason || {};
+  return [reason.kind, cause.kind, cause.reason].filter((word) => typeof word === "string").join(", ");
+}
 
 const cut = (text) =>
   text.length > MAX_TEXT ? `${text.slice(0, MAX_TEXT)}\n… (${(text.length - MAX_TEXT).toLocaleString("en")} more characters)` : text;

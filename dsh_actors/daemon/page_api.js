@@ -114,6 +114,13 @@ function write(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+// Puts an element before `place` unless it stands there: moved, it would lose the focus. The place behind it.
+function inPlace(list, element, place) {
+  if (element === place) return place.nextSibling;
+  list.insertBefore(element, place);
+  return place;
+}
+
 function shortCount(value) {
   if (!value) return "–";
   for (const [unit, size] of [["G", 1e9], ["M", 1e6], ["k", 1e3]]) {

@@ -1,7 +1,7 @@
 // The list of agents: searched, filtered and only as long as it is looked at.
 const PAGE = 100, MOST = 20000, STATES = ["running", "asking", "idle", "asleep", "failed"];
 const agents = new Map(), rows = new Map();
-let order = null, shown = PAGE, wanted = "", words = [], due = 0, chosen = null;
+let isLoaded = false, order = null, shown = PAGE, wanted = "", words = [], due = 0, chosen = null;
 
 function put(info) {
   const known = agents.get(info.id);
@@ -27,6 +27,7 @@ async function loadAgents() {
   agents.clear();
   for (const [id, info] of found) agents.set(id, info);
   order = null;
+  isLoaded = true;
   drawSoon();
 }
 
@@ -59,7 +60,8 @@ function draw() {
   drawStates(counts);
   drawRows(found);
   const all = agents.size >= MOST ? `the first ${agents.size.toLocaleString("en")}` : agents.size.toLocaleString("en");
-  write($("count"), agents.size ? `${total.toLocaleString("en")} of ${all} agents` : "No agents yet: dsh agent create");
+  const none = isLoaded ? "No agents yet: dsh agent create" : "";
+  write($("count"), agents.size ? `${total.toLocaleString("en")} of ${all} agents` : none);
   $("more").hidden = total <= shown;
   const info = agents.get(chosen);
   if (info) showFacts(info);
@@ -76,8 +78,7 @@ function drawRows(found) {
   for (const info of found) {
     const row = rows.get(info.id) || newRow(info.id);
     fill(row, info);
-    if (row.item === place) place = place.nextSibling;
-    else list.insertBefore(row.item, place);
+    place = inPlace(list, row.item, place);
   }
 }
 

@@ -17,6 +17,7 @@ function heard(name, data) {
 async function reload() {
   try {
     await Promise.all([loadAgents(), loadQuestions()]);
+    drawQuestions();
   } catch (error) {
     if (error instanceof Refused && error.status === 401) askForToken(error);
   }
@@ -30,14 +31,21 @@ function tell(state, text) {
 function askForToken(error) {
   tell("bad", "not allowed");
   $("entry").hidden = false;
-  write($("entry-note"), sessionStorage.getItem(KEY) ? error.message : "");
+  document.body.classList.add("locked");
+  write($("entry-note"), error ? error.message : "");
   $("token").focus();
 }
 
 function connect() {
   if (everything) everything.abort();
+  everything = null;
+  if (!sessionStorage.getItem(KEY)) {
+    askForToken(null);
+    return;
+  }
   everything = new AbortController();
   $("entry").hidden = true;
+  document.body.classList.remove("locked");
   follow("/v1/events", {
     event: heard,
     state: (state, error) => {

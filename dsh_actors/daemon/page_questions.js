@@ -20,17 +20,19 @@ function drawQuestions() {
     cards.delete(id);
     if (held) $(questions.size ? "questions-title" : "query").focus();
   }
+  let place = $("question-list").firstChild;
   for (const each of found) {
     const card = cards.get(each.id) || newCard(each);
-    $("question-list").append(card);
+    const info = agents.get(each.agent);
+    write(card.querySelector("a"), info ? titleOf(info) : each.agent);
+    place = inPlace($("question-list"), card, place);
   }
   $("questions").hidden = !all.length && !$("question-note").textContent;
   write($("questions-title"), all.length === 1 ? "1 call waits for a decision" : `${all.length} calls wait for a decision`);
 }
 
 function newCard(question) {
-  const info = agents.get(question.agent);
-  const link = make("a", "", info ? titleOf(info) : question.agent);
+  const link = make("a");
   link.href = `#agent=${encodeURIComponent(question.agent)}`;
   const until = make("span", "soft until");
   const what = make("div", "what", make("span", "name", question.tool), link, make("span", "soft", question.reason || ""), until);

@@ -25,9 +25,8 @@ from dsh_actors.core.options import AgentOptions
 from dsh_actors.errors import ActorGone, HarnessError, SessionBusy, SessionNotFound, StorageFull
 from dsh_actors.runtime.actor import live_actors, start_actor
 from dsh_actors.runtime.tasks import TaskKilled, live_tasks, start_task
-from tests.actors.kit import notes, until
+from tests.actors.kit import NativeGate, notes, until
 
-NativeEvent = get_original("threading", "Event")
 ONE = SessionId("one")
 
 
@@ -37,8 +36,7 @@ class Storage(MemoryStorage):
     def __init__(self) -> None:
         super().__init__("test", lambda: 1)
         self.full = False
-        self.gate = NativeEvent()
-        self.gate.set()
+        self.gate = NativeGate()
         self.entered: queue.SimpleQueue[str] = get_original("queue", "SimpleQueue")()
         self.batches: list[list[int]] = []
         self.closes = 0

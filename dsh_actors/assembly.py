@@ -69,6 +69,7 @@ class AgentAssembly:
         self._builtin = frozenset(scope.visible_tools())
         self._probed: str | None = None
         self.sandbox = "off"
+        self._shared_env: dict[str, str] = {}
 
     def check(self, options: AgentOptions) -> None:
         """Raises `UsageError`, `ConfigError` or `CredentialError`."""
@@ -246,7 +247,7 @@ class AgentAssembly:
             roots = ("/",)
         own_places = protected, secret_files = self._own_places()
         limit = options.limits.tool_timeout_s
-        env = self._child_environment(cwd)
+        env = self._child_environment()
 
         def make(call_id: CallId, cancel: CancelToken, tool: Tool) -> ToolContext:
             return ToolContext(
@@ -254,7 +255,7 @@ class AgentAssembly:
                 call_id=call_id,
                 cwd=cwd,
                 roots=roots,
-                env=env,
+                env=env | {"PWD": cwd},
                 cancel=cancel,
                 timeout_s=tool.spec.timeout_s or limit,
                 output_limit_bytes=self._config.tools.output_limit_bytes,
@@ -267,13 +268,14 @@ class AgentAssembly:
 
         return make
 
-    def _child_environment(self, cwd: str) -> dict[str, str]:
-        """The user's environment without the harness's keys, whatever variable they stand in."""
+    def _child_environment(self) -> dict[str, str]:
+        """The user's environment without the harness's keys, whatever variable they stand in. Not changed."""
         names = self._config.secret_variables()
         # A shorter one, such as the "none" of a server without keys, is the value of other variables too.
         values = {value for value in self._config.secrets().values() if len(value) >= MIN_SECRET}
         env = {k: v for k, v in os.environ.items() if k not in names and v not in values}
-        return env | {"PWD": cwd}
+        self._shared_env = env if env != self._shared_env else self._shared_env
+        return self._shared_env
 
     def _wrap(
         self,

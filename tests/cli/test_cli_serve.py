@@ -131,7 +131,7 @@ def test_wrong_options_are_refused_before_anything_listens(dsh, options, words):
 
 
 def test_on_tcp_it_takes_the_token_of_its_file(dsh):
-    running, client = serve(dsh, "--listen", "127.0.0.1:0")
+    running, _ = serve(dsh, "--listen", "127.0.0.1:0")
     url = READY.match(running.stderr)[3]
     place = url.removeprefix("http://").rstrip("/")
     token = (dsh.home / "daemon" / "token").read_text().strip()

@@ -48,7 +48,7 @@ def test_the_page_and_health_are_open_as_they_tell_nothing_of_agents(remote):
     assert "agents" not in remote.get("/v1/health").json
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:80", "10.0.0.1", "", "localhost.:1"])
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:80", "10.0.0.1", "", "localhost.x"])
 def test_a_name_that_was_made_to_point_here_is_refused(remote, host):
     refused = remote.ask("GET", "/", headers={"Host": host})
     assert (refused.status, refused.code) == (403, "FOREIGN_HOST")

@@ -10,6 +10,7 @@ import socket
 
 import pytest
 
+from dsh_actors.cli.main import main
 from tests.cli.dsh_process import ONE_LINE, Dsh, Running
 from tests.daemon.http_kit import Client, EventReader
 from tests.model_server import STALL, T
@@ -122,12 +123,12 @@ def test_a_second_daemon_is_refused_in_one_line(dsh):
         (("--no-such",), "no-such"),
     ],
 )
-def test_wrong_options_are_refused_before_anything_listens(dsh, options, words):
-    refused = dsh.call("serve", *options)
-    assert refused.code == 2 and words in refused.err.lower(), refused.err
-    last = refused.err.splitlines(keepends=True)[-1]
-    assert ONE_LINE.match(last)
-    assert not (dsh.home / "daemon" / "socket").exists()
+def test_wrong_options_are_refused_before_anything_listens(tmp_path, monkeypatch, capfd, options, words):
+    monkeypatch.setenv("DSH_HOME", str(tmp_path / "home"))
+    assert main(["serve", *options]) == 2
+    said = capfd.readouterr()
+    assert said.out == "" and ONE_LINE.match(said.err) and words in said.err.lower(), said.err
+    assert not (tmp_path / "home" / "daemon" / "socket").exists()
 
 
 def test_on_tcp_it_takes_the_token_of_its_file(dsh):
@@ -154,12 +155,15 @@ def test_in_the_background_it_is_ready_when_the_command_returns(dsh):
     assert (started.code, started.err) == (0, "")
     assert started.out == f"{dsh.home}/daemon/socket\n"
     client = Client(started.out.strip())
-    pid = client.get("/v1/health").json["pid"]
     again = dsh.call("serve", "--detach")
     assert again.code == 8 and ONE_LINE.match(again.err), again.err
     assert client.get("/v1/agents").status == 200
-    os.kill(pid, signal.SIGTERM)
-    assert dsh.survivors() == []
+    ended = dsh.call("serve", "--stop")
+    assert (ended.code, ended.out, ended.err) == (0, "", "")
+    assert not os.path.exists(client.place) and dsh.survivors(0.5) == []
+    assert (dsh.home / "daemon" / "log").stat().st_mode & 0o777 == 0o600
+    none = dsh.call("serve", "--stop")
+    assert none.code == 2 and ONE_LINE.match(none.err), none.err
 
 
 def test_its_environment_and_answers_hold_no_key(dsh, model_server):

@@ -200,17 +200,15 @@ def limit_base_of(row: AgentRow, fold: OutcomeFold | None = None) -> LimitBase:
     return LimitBase(steps, tool_calls, tokens, row.cost if fold is None else cost_with(row.cost, fold))
 
 
-_ROW_NAMES = tuple(
-    each.name for each in fields(AgentInfo) if each.name in {field.name for field in fields(AgentRow)}
-)
+_INFO_NAMES = frozenset(each.name for each in fields(AgentInfo))
+_ROW_NAMES = tuple(each.name for each in fields(AgentRow) if each.name in _INFO_NAMES)
 
 
 def info_of(row: AgentRow, **live: Any) -> AgentInfo:
     """What a row tells; ``live`` are the members that only a live agent has, or has newer."""
     values = {name: getattr(row, name) for name in _ROW_NAMES}
     values |= {"step": None, "tool": None, "approvals": 0, **live}
-    values["last_end"] = None if row.last_end is None else json.loads(row.last_end)
-    return AgentInfo(**values)
+    return AgentInfo(**values, end_text=row.last_end)
 
 
 def _total(tokens: Tokens) -> int:

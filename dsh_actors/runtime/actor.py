@@ -273,6 +273,7 @@ class BaseActor(GeventActor):
 
     def _loop_over(self) -> None:
         _running.discard(self)
+        self.actor_inbox.may_park = None  # type: ignore[attr-defined]  # a ref keeps the mailbox, not the actor
         for promise in list(self._promises or ()):
             if not promise.is_set:
                 promise.fail(ActorGone(f"{self.name} stopped before it answered."))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from gevent.hub import Waiter
@@ -45,8 +46,7 @@ class Mailbox:
             raise Parked
         while not items:
             waiter = Waiter()
-            run_callback = waiter.hub.loop.run_callback
-            self._wake = lambda: run_callback(waiter.switch, None)
+            self._wake = partial(waiter.hub.loop.run_callback, waiter.switch, None)
             try:
                 waiter.get()
             finally:

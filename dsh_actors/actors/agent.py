@@ -17,7 +17,6 @@ from dsh_actors.actors.wiring import AgentParts, Wiring
 from dsh_actors.core import turn_io as io
 from dsh_actors.core.events import Event
 from dsh_actors.core.inbox import TARGETS
-from dsh_actors.core.options import LimitBase
 from dsh_actors.core.repair import Closers
 from dsh_actors.core.snapshot import dump
 from dsh_actors.core.text import require_lossless
@@ -187,7 +186,7 @@ class AgentActor(BaseActor):
         return self.machine.phase is Phase.IDLE and not self.machine.titles.is_under_way
 
     def _status(self) -> p.AgentStatus:
-        machine, state, counters = self.machine, self.machine.state, self.machine.state.counters
+        machine, state = self.machine, self.machine.state
         running = [call.name for call in state.open_calls.values() if call.seq is not None]
         return p.AgentStatus(
             "running" if machine.running else "idle",
@@ -200,7 +199,7 @@ class AgentActor(BaseActor):
             state.next_seq,
             machine.requests.context(),
             (state.request_context or {}).get("contextWindow"),
-            LimitBase(counters.steps, counters.tool_calls, counters.tokens),
+            state.turn_seq,
         )
 
 

@@ -351,7 +351,7 @@ class EffectRunner:
         listeners = self._scope.handlers_of("agent/turn-stopping")
         done = io.StoppingDone(effect.ticket)
         if listeners:
-            payload: JsonObject = {"turn": effect.turn}
+            payload: JsonObject = {"turn": effect.turn, "reason": effect.reason}
             self._chains.tell(tuple(listeners), effect.ticket, payload, done)
         else:
             self._feed([done])

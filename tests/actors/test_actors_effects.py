@@ -889,7 +889,7 @@ def test_a_closed_runner_has_given_up_its_interceptors_and_timers():
     scope.listen("agent/turn-stopping", lambda payload: go.get(timeout=DEADLINE_S))
     runner, ref, _ = bare_runner(scope)
     runner.carry_out(io.StartTimer(4, 20))  # type: ignore[arg-type]
-    runner.carry_out(io.AskStopping(5, 1))  # type: ignore[arg-type]
+    runner.carry_out(io.AskStopping(5, 1, {"kind": "completed"}))  # type: ignore[arg-type]
     began.get(timeout=DEADLINE_S)
     runner.close()
     assert reasons.get(timeout=DEADLINE_S) == "told"

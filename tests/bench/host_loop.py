@@ -63,7 +63,7 @@ def run_idle(cwd: str, agents: int) -> dict[str, Any]:
 
 
 def run_asleep(cwd: str, agents: int) -> dict[str, Any]:
-    """Sleeping agents, each with a row like that of one that has worked: MB, and CPU seconds of a whole list."""
+    """Sleeping agents, each with the row of one that has worked: MB, and CPU seconds of a whole list."""
     hosting = _Hosting(cwd)
     agent_id = hosting.create(cwd, "hello")
     hosting.finish([agent_id])

@@ -170,7 +170,6 @@ def test_limits_go_on_counting_over_sleep(daemon, limit, reason):
 
 def test_a_run_that_takes_too_long_is_ended(daemon):
     one = daemon.agent("work", model="manual/m", limits={"timeout": 0.05})
-    daemon.manual.next_stream()
     assert daemon.end(one).reason == "timeout"
 
 

@@ -277,6 +277,7 @@ def test_health_and_metrics_answer_while_everything_else_waits(place, monkeypatc
     assert (health["status"], health["pid"], health["connections"]) == ("ok", os.getpid(), 2)
     text = client.get("/metrics").raw.decode()
     assert 'dsh_turns_total{end="completed"} 1' in text and "process_open_fds" in text
+    assert 'dsh_agents_hosted{state="failed"} 0' in text
     assert 'dsh_http_answers_total{status="201"} 1' in text
     gate.set()
     until(lambda: bool(ends))

@@ -12,28 +12,33 @@ from dataclasses import replace
 from typing import Any
 
 from dsh_actors.actors import protocol as p
-from dsh_actors.actors.boundary import let_exits_pass
+from dsh_actors.actors.boundary import is_parallel_call, needs_record
 from dsh_actors.actors.tool_gate import ToolGate
 from dsh_actors.actors.wiring import AgentParts
 from dsh_actors.adapters.tools.registry import select_tools
 from dsh_actors.adapters.tools.sandbox import probe_sandbox, wrap_command
 from dsh_actors.config import Config
 from dsh_actors.config.cost_limit import require_currency, require_price
-from dsh_actors.core import turn_io as io
+from dsh_actors.config.subagents import outside_section
+from dsh_actors.core.answers import schema_section
+from dsh_actors.core.budget import Budget
+from dsh_actors.core.children import AGENT_TOOLS
 from dsh_actors.core.chunks import CallConfig, Usage
-from dsh_actors.core.ids import CallId
+from dsh_actors.core.ids import CallId, SessionId
+from dsh_actors.core.jobs import JobLog
+from dsh_actors.core.keeping import is_new_fork, kept_prompt
 from dsh_actors.core.limits import LimitWatch
 from dsh_actors.core.messages import ImageBlock
 from dsh_actors.core.options import AgentOptions, TitlePolicy
 from dsh_actors.core.policy import require_known
 from dsh_actors.core.redaction import MIN_SECRET, Redactor
 from dsh_actors.core.request import RequestHeader
-from dsh_actors.core.scope import KeptPrompt, Scope
+from dsh_actors.core.scope import Scope
 from dsh_actors.core.state import SessionState
 from dsh_actors.core.text import is_well_formed
 from dsh_actors.core.turn_env import Environment
 from dsh_actors.errors import UsageError
-from dsh_actors.ports import CancelToken, Clock, LlmProvider, ProcessRunner, Tool, ToolContext, ToolSpec
+from dsh_actors.ports import CancelToken, Clock, Jobs, LlmProvider, ProcessRunner, Tool, ToolContext, ToolSpec
 
 __all__ = ["AgentAssembly"]
 
@@ -58,6 +63,7 @@ class AgentAssembly:
         processes: ProcessRunner,
         redactor: Redactor,
         store_image: StoreImage | None = None,
+        jobs_of: Callable[[SessionId, Scope, JobLog], Jobs] | None = None,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -66,9 +72,13 @@ class AgentAssembly:
         self._processes = processes
         self._redactor = redactor
         self._store_image = store_image
+        self._jobs_of = jobs_of
         self._builtin = frozenset(scope.visible_tools())
+        self.pools: dict[SessionId, Budget] = {}
+        """What agents to come share with those that start them; taken up when they are built."""
         self._probed: str | None = None
         self.sandbox = "off"
+        self._shared_env: dict[str, str] = {}
 
     def check(self, options: AgentOptions) -> None:
         """Raises `UsageError`, `ConfigError` or `CredentialError`."""
@@ -110,21 +120,30 @@ class AgentAssembly:
         self._register(options, state, scope, cwd)
         locate = _locator(cwd, os.environ.get("HOME", ""))
         gate = ToolGate(header.id, options.policy, cwd, scope, locate, ask_approval)
+        own_model = f"{call.provider}/{call.model}"
+        budget = self.pools.pop(header.id, None) or Budget.of(options, own_model)
         env = Environment(
             config=call,
-            is_parallel=lambda each: _is_parallel(scope, each),
-            needs_flush=lambda each: _changes(scope, each),
-            cost_of=self._cost_in(f"{call.provider}/{call.model}"),
-            watch=LimitWatch(options.limits, state.counters, options.limit_base),
+            is_parallel=lambda each: is_parallel_call(scope, each),
+            needs_flush=lambda each: needs_record(scope, each),
+            cost_of=self._cost_in(budget.model or own_model),
+            watch=LimitWatch(options.limits, state.counters, budget, options.limit_base),
             max_parallel=self._config.tools.max_parallel,
-            titles=self._title_policy(options),
+            titles=TitlePolicy() if header.origin == "subagent" else self._title_policy(options),
         )
         return AgentParts(
             scope,
             env,
             gate,
-            self._context_maker(options, header.id, cwd, self._image_taker(options, call)),
+            self._context_maker(
+                options,
+                header.id,
+                cwd,
+                self._image_taker(options, call),
+                self._jobs_of and self._jobs_of(header.id, scope, state.jobs.copy()),
+            ),
             self._time_left(options, scope),
+            dict(state.children),
         )
 
     def takes_images(self, model: str) -> bool:
@@ -170,8 +189,7 @@ class AgentAssembly:
         if not slash or not model or not name:
             raise UsageError(
                 f"a model is named PROVIDER/MODEL, not {text!r}",
-                code="UNKNOWN_MODEL",
-                hint=f"providers are: {', '.join(sorted(self._providers))}",
+                code="UNKNOWN_MODEL", hint=f"providers are: {', '.join(sorted(self._providers))}",
             )
         return name, model
 
@@ -181,8 +199,7 @@ class AgentAssembly:
             known = ", ".join(sorted(self._providers))
             raise UsageError(
                 f"there is no provider {name!r}",
-                code="UNKNOWN_MODEL",
-                hint=f"did you mean {near[0]!r}?" if near else f"providers are: {known}",
+                code="UNKNOWN_MODEL", hint=f"did you mean {near[0]!r}?" if near else f"providers are: {known}",
             )
 
     def _title_policy(self, options: AgentOptions) -> TitlePolicy:
@@ -206,12 +223,19 @@ class AgentAssembly:
             scope.restrict(allow, frozenset(options.deny_tools))
         elif left_out := self._tools_left_out(options, state) & scope.visible_tools().keys():
             scope.restrict(deny=left_out)
+        if options.limits.max_depth == 0:
+            scope.restrict(deny=AGENT_TOOLS & scope.visible_tools().keys())
         if options.system_prompt is not None:
             scope.section("persona", 0, self._literal(options.system_prompt))
         appended = self._redactor.text(options.append_system_prompt or "")
-        scope.kept_prompt = _kept_prompt(options, state, appended)
+        form = "" if options.schema is None else self._redactor.text(schema_section(options.schema))
+        scope.kept_prompt = kept_prompt(options, state, appended, form)
+        if form:
+            scope.section("answer-schema", 100, self._literal(form))
         if options.append_system_prompt is not None:
             scope.section("appended", 10, self._literal(options.append_system_prompt))
+        if self._config.subagents and "agent" in scope.visible_tools():
+            scope.section("sub-agents", 110, self._literal(outside_section(self._config.subagents)))
         scope.variable("brace", "{{")
         scope.context("environment", 0, lambda: self._environment(cwd))
 
@@ -221,7 +245,7 @@ class AgentAssembly:
         None for one that knows no tool of ours, such as a session from elsewhere. Tools of plugins are
         registered on purpose, and seen.
         """
-        if state.request_header is None or (_is_new_fork(state) and options.preset is not None):
+        if state.request_header is None or (is_new_fork(state) and options.preset is not None):
             return frozenset()
         known = {tool.name for tool in state.request_header.tools}
         return self._builtin - known if not known or known & self._builtin else frozenset()
@@ -240,13 +264,14 @@ class AgentAssembly:
         session_id: Any,
         cwd: str,
         attach: TakeImage | None,
+        jobs: Jobs | None,
     ) -> Callable[[CallId, CancelToken, Tool], ToolContext]:
         roots = tuple(os.path.realpath(path) for path in (cwd, *options.add_dirs))
         if options.policy.mode == "all":
             roots = ("/",)
         own_places = protected, secret_files = self._own_places()
         limit = options.limits.tool_timeout_s
-        env = self._child_environment(cwd)
+        env = self._child_environment()
 
         def make(call_id: CallId, cancel: CancelToken, tool: Tool) -> ToolContext:
             return ToolContext(
@@ -254,7 +279,7 @@ class AgentAssembly:
                 call_id=call_id,
                 cwd=cwd,
                 roots=roots,
-                env=env,
+                env=env | {"PWD": cwd},
                 cancel=cancel,
                 timeout_s=tool.spec.timeout_s or limit,
                 output_limit_bytes=self._config.tools.output_limit_bytes,
@@ -263,17 +288,19 @@ class AgentAssembly:
                 protected=protected,
                 secret_files=secret_files,
                 attach=attach,
+                jobs=jobs,
             )
 
         return make
 
-    def _child_environment(self, cwd: str) -> dict[str, str]:
-        """The user's environment without the harness's keys, whatever variable they stand in."""
+    def _child_environment(self) -> dict[str, str]:
+        """The user's environment without the harness's keys, whatever variable they stand in. Not changed."""
         names = self._config.secret_variables()
         # A shorter one, such as the "none" of a server without keys, is the value of other variables too.
         values = {value for value in self._config.secrets().values() if len(value) >= MIN_SECRET}
         env = {k: v for k, v in os.environ.items() if k not in names and v not in values}
-        return env | {"PWD": cwd}
+        self._shared_env = env if env != self._shared_env else self._shared_env
+        return self._shared_env
 
     def _wrap(
         self,
@@ -336,24 +363,6 @@ def _conditions(spec: ToolSpec) -> set[str]:
     return found | {"path"} if spec.path_argument else found
 
 
-def _is_parallel(scope: Scope, call: io.Call) -> bool:
-    tool: Any = scope.visible_tools().get(call.name)
-    try:
-        return tool is not None and tool.is_parallel(call.arguments) is True
-    except BaseException as error:  # a tool is foreign code; one that cannot say runs alone
-        let_exits_pass(error)
-        return False
-
-
-def _changes(scope: Scope, call: io.Call) -> bool:
-    tool: Any = scope.visible_tools().get(call.name)
-    try:
-        return tool is not None and call.problem is None and tool.spec.changes is not False
-    except BaseException as error:  # a tool is foreign code; one that cannot say is taken to change something
-        let_exits_pass(error)
-        return True
-
-
 def _with_kept_settings(asked: CallConfig, logged: RequestHeader | None) -> CallConfig:
     """What was not asked for now stays as it was asked for before, for the same model."""
     if logged is None or (logged.config.provider, logged.config.model) != (asked.provider, asked.model):
@@ -364,27 +373,6 @@ def _with_kept_settings(asked: CallConfig, logged: RequestHeader | None) -> Call
         reasoning_effort=asked.reasoning_effort or kept.reasoning_effort,
         max_tokens=asked.max_tokens or kept.max_tokens,
     )
-
-
-def _kept_prompt(options: AgentOptions, state: SessionState, appended: str) -> KeptPrompt | None:
-    """The words a session began with, so that its cached prefix stays valid; None for a prompt of its own.
-
-    They are the whole prompt: the sections that are registered are in them already.
-    """
-    logged = state.request_header
-    if logged is None or not logged.system or options.system_prompt is not None:
-        return None
-    if _is_new_fork(state) and options.preset is not None:
-        return None  # the preset has words of its own
-    if not appended or logged.system.endswith(f"\n\n{appended}".rstrip("\n")):
-        return KeptPrompt(logged.system)
-    return KeptPrompt(f"{logged.system}\n\n{appended}")
-
-
-def _is_new_fork(state: SessionState) -> bool:
-    """Whether nothing has happened since the copy was made."""
-    seed = state.header.seed_length
-    return seed is not None and state.next_seq <= seed + 1
 
 
 def _locator(cwd: str, home: str) -> Callable[[str], str]:

@@ -10,6 +10,7 @@ Route on ``code`` (or the class), never on the text. ``hint`` says what the user
     │   └── CredentialError     no usable key; nothing was sent
     ├── ToolError               a tool failed; the model may read the text
     │   └── ToolDenied          a policy refused the call
+    ├── SubagentError           a sub-agent cannot be started or reached
     ├── SessionError
     │   ├── SessionNotFound
     │   ├── SessionExists
@@ -50,6 +51,7 @@ __all__ = [
     "SessionUnsupported",
     "StorageError",
     "StorageFull",
+    "SubagentError",
     "ToolDenied",
     "ToolError",
     "UsageError",
@@ -109,6 +111,14 @@ class ToolDenied(ToolError):
     def __init__(self, message: str, *, rule: str, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.rule = rule
+
+
+class SubagentError(HarnessError):
+    """``code``: DEPTH_LIMIT, AGENT_LIMIT, BUDGET_SPENT, UNSUPPORTED_CAPABILITY, NOT_RESUMABLE, UNAUTHORIZED
+    or PARENT_UNAVAILABLE.
+    """
+
+    code = "PARENT_UNAVAILABLE"
 
 
 class SessionError(HarnessError):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dsh_actors.actors import protocol as p
@@ -14,6 +15,7 @@ from dsh_actors.core import turn_io as io
 from dsh_actors.core.ids import MessageId
 from dsh_actors.core.inbox import Target
 from dsh_actors.core.messages import Message, user_message
+from dsh_actors.core.options import LimitBase, Limits
 from dsh_actors.core.outcome import Circumstances, OutcomeFold, RunEnd
 from dsh_actors.core.pricing import PriceOf
 from dsh_actors.core.redaction import Redactor
@@ -36,6 +38,8 @@ class AgentLinks:
     price_of: PriceOf
     redactor: Redactor
     work: OwnedWork
+    subagents: Callable[[], Any]
+    fork: Callable[..., AgentHandle]
 
 
 class AgentRef:
@@ -44,6 +48,7 @@ class AgentRef:
     def __init__(self, entry: AgentEntry, links: AgentLinks) -> None:
         self.id = entry.id
         self.header = entry.header
+        self._options = entry.options
         self._scope = entry.scope
         self._env = entry.parts.env
         self._links = links
@@ -76,6 +81,33 @@ class AgentRef:
         duration_ms = int((time.monotonic() - began) * 1000)
         return fold.end(Circumstances(session_id=self.id, duration_ms=duration_ms))
 
+    def spawn(
+        self,
+        prompt: str | Message,
+        *,
+        model: str | None = None,
+        schema: JsonObject | None = None,
+        tools: tuple[str, ...] | None = None,
+        system_prompt: str | None = None,
+        timeout: float | None = None,
+        fork: bool = False,
+        limits: Limits | None = None,
+        via: str | None = None,
+    ) -> RunEnd:
+        """Give a task to a sub-agent of its own and wait for the outcome; many may be waited for at once.
+
+        It works in the same directory, under the same policy and out of the same limits, and may only be
+        restricted further. ``fork``: it knows what this agent knows up to its last whole turn. After
+        ``timeout`` seconds it is stopped, and the outcome's reason is ``timeout``. ``via``: it is a process,
+        the one of ``[subagents.NAME]``. Raises `SubagentError` where it may not be started,
+        `UsageError` for options that cannot work.
+        """
+        more = {"model": model, "schema": schema, "tools": tools, "system_prompt": system_prompt}
+        end: RunEnd = self._links.subagents().run(
+            self.id, prompt, timeout_s=timeout, fork=fork, limits=limits, via=via, **more
+        )
+        return end
+
     def record(self, kind: str, data: JsonObject, *, ignorable: bool = False) -> None:
         """Put a log-only fact into the session. Raises `EventRefused` for data that JSON cannot hold."""
         require_lossless(data, kind)  # before anything walks through what may have no end
@@ -102,6 +134,10 @@ class AgentRef:
     def inject(self, text: str | Message) -> MessageId:
         """Queue input for the next step, whenever that is."""
         return self._deliver(text, "next-step", wake=False)
+
+    def limit_base(self) -> LimitBase:
+        """What its limits shall count from when it is resumed as another agent."""
+        return self._env.watch.base()
 
     def wake(self) -> None:
         """Go on with what is queued; nothing happens where nothing is."""
@@ -162,18 +198,28 @@ class AgentRef:
         return message.id
 
     def _ask(self, message: Any, timeout: float = ASK_TIMEOUT_S) -> Any:
-        try:
-            return self._address.ask(message, timeout=timeout)
-        except ActorGone as error:
-            if error.code == ACTOR_TIMEOUT:
-                raise
-        # It died: the supervisor says when it is back, or that it is gone.
-        self._supervisor.ask(p.AwaitAgent(self.id), timeout=OPEN_TIMEOUT_S)
-        return self._address.ask(message, timeout=timeout)
+        while True:
+            try:
+                return self._address.ask(message, timeout=timeout)
+            except ActorGone as error:
+                if error.code == ACTOR_TIMEOUT:
+                    raise
+            # It died with this unread: the supervisor says when it is back, or that it is gone.
+            self._supervisor.ask(p.AwaitAgent(self.id), timeout=OPEN_TIMEOUT_S)
 
 
 class AgentHandle(AgentRef):
     """What creating or resuming an agent gives. Holding it is the right to dispose of the agent."""
+
+    def fork(self, at_seq: int | None = None, session_id: str | None = None) -> AgentHandle:
+        """Another agent like this one, that begins with a copy of its session up to event ``at_seq``.
+
+        Raises what `Harness.fork` raises; ``OPEN_TURN`` in the middle of a turn, without ``at_seq``.
+        """
+        options = replace(
+            self._options, model="", session_id=session_id, system_prompt=None, append_system_prompt=None
+        )
+        return self._links.fork(self.id, options, at_seq)
 
     def dispose(self, timeout_s: float = 30.0, *, keep_inbox: bool = False) -> None:
         """Cancel, wait until quiet, make the log durable, give up the session.

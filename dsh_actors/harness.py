@@ -9,10 +9,11 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dsh_actors.actors import protocol as p
 from dsh_actors.actors.approvals import Answerer
+from dsh_actors.actors.jobs import JobGround
 from dsh_actors.actors.lifecycle import DISPOSE_MARGIN_S, AgentEntry, Lifecycle
 from dsh_actors.actors.owned_work import OwnedWork
 from dsh_actors.actors.projector import watch_sessions
@@ -47,7 +48,12 @@ from dsh_actors.runtime.process import Processes
 from dsh_actors.runtime.ref import ACTOR_TIMEOUT, Ref
 from dsh_actors.runtime.timers import SystemClock
 from dsh_actors.sessions import PreparedSession, SessionView, StoredSessions
+from dsh_actors.subagents.tools import agent_tools
 from dsh_actors.workers import Addresses, WorkerParts, worker_specs
+
+if TYPE_CHECKING:
+    from dsh_actors.adapters.json_schema import AnswerSchema
+    from dsh_actors.subagents.service import Subagents
 
 __all__ = ["AgentHandle", "AgentRef", "Harness"]
 
@@ -81,8 +87,9 @@ class Harness:
         self.storage: SessionStorage = self.memory if ephemeral else open_storage(config, self.clock.now_ms)
         self.scope = Scope("global")
         self.scope.section("persona", 0, PERSONA)
-        for tool in builtin_tools():
+        for tool in (*builtin_tools(), *agent_tools(lambda: self.subagents)):
             self.scope.tool(tool)
+        self.scope.listen("agent/session-start", self._on_session_start)
         self._presets: dict[str, Scope] = {}
         place = None if ephemeral else config.home
         self._shelf = AttachmentShelf(place, lambda: prepare_home(config.require_home()))
@@ -90,6 +97,8 @@ class Harness:
         self._redactor = Redactor(config.secrets())
         # Carried by every child, so that whatever escapes its group is still found.
         self.processes = Processes(f"dsh-{os.getpid()}-{secrets.token_hex(4)}")
+        self.work = OwnedWork()
+        self._agents: dict[SessionId, AgentEntry] = {}
         self._assembly = AgentAssembly(
             config,
             self.clock,
@@ -98,18 +107,20 @@ class Harness:
             self.processes,
             self._redactor,
             lambda data, name, keep: ImageBlock(self._shelf.put(data, name, ephemeral=not keep)),
+            JobGround(self.work, self.processes, self._redactor, self._agents).jobs_of,
         )
         self._at = Addresses()
-        self.work = OwnedWork()
-        self._agents: dict[SessionId, AgentEntry] = {}
         self._books = StoreBooks()
         self._feed = TelemetryFeed(self._at.telemetry, config.price)
         self._lifecycle = self._wire()
         watch_sessions(self.scope, self._at.projector)
         self._feed.watch(self.scope)
         self._supervisor = self._start(answerer, approval_timeout_s)
-        self._links = AgentLinks(self._supervisor, config.price, self._redactor, self.work)
+        self._links = AgentLinks(
+            self._supervisor, config.price, self._redactor, self.work, lambda: self.subagents, self.fork
+        )
         self._sessions = StoredSessions(self.storage, self._at.store, self._supervisor)
+        self._subagents: Subagents | None = None
         self._closed = False
 
     @classmethod
@@ -128,6 +139,26 @@ class Harness:
         """``bwrap``, ``none`` or ``off``: what shell commands ran in, as far as any ran."""
         return self._assembly.sandbox
 
+    @property
+    def subagents(self) -> Subagents:
+        """What agents do with their sub-agents."""
+        if self._subagents is None:
+            from dsh_actors.subagents.service import Ground, Subagents  # most runs have none
+
+            ground = Ground(
+                config=self.config,
+                clock=self.clock,
+                agents=self._agents,
+                links=self._links,
+                pools=self._assembly.pools,
+                scope=self.scope,
+                check=self._check_child,
+                bring_up=lambda message: self._bring_up(message, self._answer_schema(message.options)),
+                inspect=self.inspect,
+            )
+            self._subagents = Subagents(ground)
+        return self._subagents
+
     def image(self, data: bytes, name: str | None = None, *, ephemeral: bool = False) -> ImageBlock:
         """Store an image (PNG, JPEG, GIF, WebP), for a message to an agent; ``ephemeral``: not on the disk.
 
@@ -138,6 +169,10 @@ class Harness:
     def takes_images(self, model: str) -> bool:
         """Whether ``PROVIDER/MODEL`` is known to read images. Raises `UsageError` or `CredentialError`."""
         return self._assembly.takes_images(model)
+
+    def check(self, options: AgentOptions) -> None:
+        """Raises what `create` would raise for these options. Nothing is made."""
+        self._check(options)
 
     def create(self, options: AgentOptions, setup: p.Setup | None = None) -> AgentHandle:
         """Create an agent with a new session. ``setup`` may register on the agent's scope.
@@ -150,8 +185,9 @@ class Harness:
         session_id = self._id_for(options)
         header = SessionHeader(session_id, self.clock.now_ms(), options.cwd, agent_preset=options.preset)
         header.require_valid()
+        schema = self._answer_schema(options)
         self._prepare_home(options)
-        return self._bring_up(p.CreateAgent(options, header, setup))
+        return self._bring_up(p.CreateAgent(options, header, setup), schema)
 
     def resume(self, session_id: str, options: AgentOptions, setup: p.Setup | None = None) -> AgentHandle:
         """Go on with a stored session, in its recorded directory; an empty ``model`` means the recorded one.
@@ -163,7 +199,8 @@ class Harness:
         """
         if options.model:
             self._check(options)
-        return self._bring_up(p.ResumeAgent(options, SessionId(session_id), setup))
+        schema = self._answer_schema(options)
+        return self._bring_up(p.ResumeAgent(options, SessionId(session_id), setup), schema)
 
     def fork(
         self,
@@ -183,8 +220,9 @@ class Harness:
             self._check(options)
         child_id = self._id_for(options)
         SessionHeader(child_id, 0).require_valid()
+        schema = self._answer_schema(options)
         self._prepare_home(options)
-        return self._bring_up(p.ForkAgent(options, SessionId(session_id), child_id, at_seq, setup))
+        return self._bring_up(p.ForkAgent(options, SessionId(session_id), child_id, at_seq, setup), schema)
 
     def inspect(self, session_id: str) -> SessionView:
         """What a session comes to, with an interrupted turn closed in memory; writes nothing, locks nothing.
@@ -287,6 +325,10 @@ class Harness:
         self._scope_above(options.preset)
         self._assembly.check(options)
 
+    def _check_child(self, options: AgentOptions) -> None:
+        self._check(options)
+        self._answer_schema(options)
+
     def _scope_above(self, preset: str | None) -> Scope:
         """The scope an agent of this preset hangs below."""
         if preset is None:
@@ -301,14 +343,40 @@ class Harness:
             return SessionId(options.session_id)
         return dated_session_id(self.clock.now_ms(), secrets.token_hex(4))
 
+    def _on_session_start(self, payload: Mapping[str, str]) -> None:
+        """An agent that is resumed hears of the sub-agents whose work was interrupted with its own."""
+        entry = self._agents.get(SessionId(payload["session"]))
+        if payload["source"] == "resume" and entry is not None and entry.parts.children:
+            self.subagents.adopt(entry)
+
     def _prepare_home(self, options: AgentOptions) -> None:
         if not options.ephemeral and self.storage is not self.memory:
             # Only now: a task that is refused leaves no folder behind.
             prepare_home(self.config.require_home())
 
-    def _bring_up(self, message: p.CreateAgent | p.ResumeAgent | p.ForkAgent) -> AgentHandle:
+    def _answer_schema(self, options: AgentOptions) -> AnswerSchema | None:
+        if options.schema is None:
+            return None
+        from dsh_actors.adapters.json_schema import AnswerSchema  # most agents answer in words
+
+        if type(options.schema_retries) is not int or options.schema_retries < 0:
+            raise UsageError(f"schema_retries is a number from 0 on, not {options.schema_retries!r}")
+        return AnswerSchema.of(options.schema)
+
+    def _bring_up(
+        self, message: p.CreateAgent | p.ResumeAgent | p.ForkAgent, schema: AnswerSchema | None
+    ) -> AgentHandle:
         entry = self._supervisor.ask(message, timeout=OPEN_TIMEOUT_S + ASK_TIMEOUT_S)
-        return AgentHandle(entry, self._links)
+        handle = AgentHandle(entry, self._links)
+        if schema is not None:
+            from dsh_actors.adapters.answer_desk import AnswerDesk
+
+            desk = AnswerDesk(
+                schema, message.options.schema_retries, handle, lambda: bool(self.work.of(handle.id))
+            )
+            entry.scope.observe("session/event", desk.on_event)
+            entry.scope.listen("agent/turn-stopping", desk.on_stopping)
+        return handle
 
     def _worker_refs(self) -> Iterator[Ref[Any]]:
         for address in self._at.all():

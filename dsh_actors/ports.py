@@ -13,6 +13,7 @@ from typing import Protocol
 from dsh_actors.core.chunks import CallConfig, Chunk
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import CallId, SessionId
+from dsh_actors.core.jobs import JobReading, JobView
 from dsh_actors.core.messages import ImageBlock, Message
 from dsh_actors.core.request import ModelRequest
 from dsh_actors.core.retry import RetryPolicy
@@ -100,7 +101,9 @@ class ToolSpec:
     """``changes``: may change something (needs a durable record first; refused when read-only).
     ``native``: `execute` is file work only and runs in a native thread.
     ``path_argument``: the argument that names a path, for policies.
-    ``timeout_s``: None for the configured default.
+    ``timeout_s``: None for the configured default. ``delegates``: what changes nothing itself sets others
+    to work (it needs a durable record first, too). ``holds_slot``: False for a call that only waits, which
+    must not keep others from running.
     """
 
     name: str
@@ -110,6 +113,8 @@ class ToolSpec:
     native: bool = False
     path_argument: str | None = None
     timeout_s: float | None = None
+    delegates: bool = False
+    holds_slot: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +152,14 @@ class ProcessResult:
     duration_s: float
 
 
+class RunningProcess(Protocol):
+    def wait(self, *, timeout_s: float, cancel: CancelToken) -> ProcessResult:
+        """Wait for the end of the command, as `ProcessRunner.run` does; its output is not in the result.
+
+        Called once for each command that was started.
+        """
+
+
 class ProcessRunner(Protocol):
     def run(
         self,
@@ -164,6 +177,62 @@ class ProcessRunner(Protocol):
         when it cannot be started.
         """
 
+    def start(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str,
+        env: Mapping[str, str],
+        on_output: Callable[[bytes], None],
+        on_errors: Callable[[bytes], None] | None = None,
+        stdin: bytes | None = None,
+    ) -> RunningProcess:
+        """Start a command that goes on, as `run` starts it. ``stdin`` is its whole input, None for none.
+
+        ``on_output`` hears what it writes as it comes, quickly; what it writes to standard error too,
+        unless ``on_errors`` does.
+        """
+
+
+class Jobs(Protocol):
+    """The background jobs of one agent. Ids are its own; an unknown one raises `ToolError` (``NO_SUCH_JOB``).
+
+    The end of a job that nobody read, waited for or asked for is told to the agent.
+    """
+
+    def start(
+        self,
+        label: str,
+        argv: Sequence[str],
+        *,
+        cwd: str,
+        env: Mapping[str, str],
+        timeout_s: float | None,
+        output_limit_bytes: int,
+    ) -> JobView:
+        """Start a command as a job. Between two reads ``output_limit_bytes`` of its output are kept.
+
+        Raises `ToolError` when it cannot be started or too many go on (``TOO_MANY_JOBS``), `ActorGone` for
+        an agent that is being disposed of.
+        """
+
+    def all(self) -> tuple[JobView, ...]:
+        """Oldest first; of those that have ended, the latest."""
+
+    def read(self, job_id: str) -> JobReading:
+        """What was not read before. A job goes on with the end of a character or of a secret kept back."""
+
+    def stop(self, job_id: str) -> JobView:
+        """Begin to end it; nothing happens if it has ended."""
+
+    def wait(
+        self, ids: Sequence[str], *, first: bool = False, timeout_s: float, cancel: CancelToken
+    ) -> tuple[JobView, ...]:
+        """Wait until all of these, or the ``first``, have ended; at most ``timeout_s``. How they stand then.
+
+        Raises `Cancelled`, where nothing has ended, when ``cancel`` is thrown.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
@@ -173,6 +242,7 @@ class ToolContext:
     it may neither read nor write (real paths). ``env`` is for child processes and holds no secret of
     the harness. ``wrap`` puts a command into the sandbox. ``attach`` stores an image under a name,
     natively, and raises `ImageRefused` for what is none; it is None where the model reads text only.
+    ``jobs`` is None where nothing can go on in the background.
     """
 
     session_id: SessionId
@@ -188,6 +258,7 @@ class ToolContext:
     protected: tuple[str, ...] = ()
     secret_files: tuple[str, ...] = ()
     attach: Callable[[bytes, str], ImageBlock] | None = field(default=None, hash=False)
+    jobs: Jobs | None = field(default=None, hash=False)
 
 
 class Tool(Protocol):
@@ -267,7 +338,10 @@ class SessionDraft(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SessionListing:
-    """``status``: ok, live, interrupted, corrupt, unsupported, empty. Times are ms since the epoch."""
+    """``status``: ok, live, interrupted, corrupt, unsupported, empty. Times are ms since the epoch.
+
+    ``parent``: for a sub-agent's session, whose sub-agent it is.
+    """
 
     id: SessionId
     cwd: str | None
@@ -276,6 +350,7 @@ class SessionListing:
     updated: int
     turns: int
     status: str
+    parent: SessionId | None = None
 
 
 class SessionStorage(Protocol):

@@ -154,7 +154,9 @@ class Run:
         if handle is None:
             return
         handle.cancel({"kind": "hook", "reason": why} if why in ("timeout", "deadline") else {"kind": "user"})
-        # What it started does not hold a stopped run open.
+        # What it started does not hold a stopped run open: it has the same time to end.
+        self._abandoned = self._going_on(handle)
+        self._harness.work.cancel_all(handle.id)
         start_task(lambda _token: handle.when_idle(None), self._on_idle, name="run/when-idle")
 
     def end(self) -> RunEnd:
@@ -253,7 +255,7 @@ class Run:
             self._wake.set()
 
     def _dispose(self, handle: AgentHandle) -> None:
-        self._abandoned = tuple(item.id for item in self._harness.work.of(handle.id))
+        self._abandoned = self._abandoned or self._going_on(handle)
         left = _DISPOSE_S if self._give_up_at is None else max(0.5, self._give_up_at - time.monotonic())
         try:
             with deadline(left + 0.5):
@@ -263,6 +265,9 @@ class Run:
             return
         except HarnessError as error:
             self._error = self._error or error
+
+    def _going_on(self, handle: AgentHandle) -> tuple[str, ...]:
+        return tuple(item.id for item in self._harness.work.of(handle.id))
 
     def _outside_reason(self) -> tuple[str | None, str | None]:
         """A reason that the log does not hold."""

@@ -15,7 +15,7 @@ from dsh_actors.config import Config
 from dsh_actors.config.keys import KEYS_BY_NAME, nearest
 from dsh_actors.config.toml_file import read_toml
 from dsh_actors.core.ids import SessionId
-from dsh_actors.core.options import AgentOptions, Limits
+from dsh_actors.core.options import DEFAULT_SCHEMA_RETRIES, AgentOptions, Limits
 from dsh_actors.core.policy import POLICY_NAMES, ApprovalPolicy
 from dsh_actors.core.text import JsonObject, is_well_formed, shorten
 from dsh_actors.errors import (
@@ -28,6 +28,7 @@ from dsh_actors.errors import (
 from dsh_actors.ports import SessionStorage
 
 __all__ = [
+    "MAX_ID_LENGTH",
     "TaskSpec",
     "approval_policy",
     "chosen_session_id",
@@ -36,7 +37,7 @@ __all__ = [
     "session_exists",
 ]
 
-_MAX_ID_LENGTH = 200
+MAX_ID_LENGTH = 200
 _FORK_POINT = re.compile(r"(.+)@(-?\d{1,18})", re.DOTALL)
 
 _KEYS = {
@@ -49,7 +50,7 @@ _KEYS = {
 _TEXTS = ("prompt", "cwd", "system_prompt", "append_system_prompt", "session_id", "resume", "fork")
 _LISTS = ("tools", "deny_tools", "add_dirs")
 _LIMITS = (*(name[7:] for name in KEYS_BY_NAME if name.startswith("limits.")), "max_retries")
-_KNOWN = (*_KEYS, *_TEXTS, *_LISTS, "ephemeral", "limits", "schema", "id")
+_KNOWN = (*_KEYS, *_TEXTS, *_LISTS, "ephemeral", "limits", "schema", "schema_retries", "id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class TaskSpec:
     add_dirs: tuple[str, ...] = ()
     ephemeral: bool = False
     schema: JsonObject | None = field(default=None, hash=False)
+    schema_retries: int | None = None
     keys: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @staticmethod
@@ -97,6 +99,7 @@ class TaskSpec:
             name=_name(values.get("id"), where),
             ephemeral=_flag(values.get("ephemeral", False), "ephemeral", where),
             schema=_object(values["schema"], "schema", where) if "schema" in values else None,
+            schema_retries=_count(values.get("schema_retries"), "schema_retries", where),
             keys=_config_keys(values, where),
             **found,
         )
@@ -130,6 +133,8 @@ class TaskSpec:
             limits=_limits(config.limits, self.keys),
             sandbox=value("approval.sandbox", config.approval.sandbox),
             ephemeral=self.ephemeral,
+            schema=self.schema,
+            schema_retries=DEFAULT_SCHEMA_RETRIES if self.schema_retries is None else self.schema_retries,
         )
 
 
@@ -157,8 +162,8 @@ def approval_policy(word: str, base: str | None = None) -> ApprovalPolicy:
 
 def chosen_session_id(text: str, hint: str | None = None) -> SessionId:
     """An id that somebody gave. Raises `UsageError` for one that could not be said or stored."""
-    if not (text.isprintable() and text.strip() and len(text) <= _MAX_ID_LENGTH):
-        raise UsageError(f"{shorten(text, _MAX_ID_LENGTH)!r} cannot be the id of a session", hint=hint)
+    if not (text.isprintable() and text.strip() and len(text) <= MAX_ID_LENGTH):
+        raise UsageError(f"{shorten(text, MAX_ID_LENGTH)!r} cannot be the id of a session", hint=hint)
     return SessionId(text)
 
 
@@ -202,8 +207,8 @@ def _name(value: Any, where: str) -> str | None:
     if value is None:
         return None
     text = _text(value, "id", where)
-    if not (text.strip() and text.isprintable() and len(text) <= _MAX_ID_LENGTH):
-        raise UsageError(f"{where}: id is a line of 1 to {_MAX_ID_LENGTH} characters")
+    if not (text.strip() and text.isprintable() and len(text) <= MAX_ID_LENGTH):
+        raise UsageError(f"{where}: id is a line of 1 to {MAX_ID_LENGTH} characters")
     return text
 
 
@@ -224,6 +229,12 @@ def _texts(value: Any, name: str, where: str) -> tuple[str, ...]:
 def _flag(value: Any, name: str, where: str) -> bool:
     if not isinstance(value, bool):
         raise UsageError(f"{where}: {name} is true or false, not {_kind(value)}")
+    return value
+
+
+def _count(value: Any, name: str, where: str) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        raise UsageError(f"{where}: {name} is a whole number from 0 on")
     return value
 
 

@@ -22,8 +22,9 @@ from dsh_actors.core.messages import (
     block_from_json,
     require_input,
 )
+from dsh_actors.core.scope import Scope
 from dsh_actors.core.text import JsonObject, clean_text, require_lossless, shorten
-from dsh_actors.core.turn_io import ToolResult
+from dsh_actors.core.turn_io import Call, ToolResult
 from dsh_actors.errors import EventRefused, HarnessError, error_chain
 
 __all__ = [
@@ -31,9 +32,11 @@ __all__ = [
     "check_message",
     "error_payload",
     "failure_of",
+    "is_parallel_call",
     "is_recordable",
     "let_exits_pass",
     "loggable_result",
+    "needs_record",
 ]
 
 _STRUCTURE = SURFACE_TYPES | {
@@ -55,6 +58,10 @@ def _is_todo_list(value: Any) -> bool:
     )
 
 
+def _is_text_list(value: Any) -> bool:
+    return type(value) is list and all(type(item) is str for item in value)
+
+
 def _is_text(value: Any) -> bool:
     return type(value) is str
 
@@ -64,6 +71,11 @@ _MEMBERS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "session/title": ("title", _is_text),
     "approval/asked": ("id", _is_text),
     "approval/decided": ("id", _is_text),
+    "job/started": ("id", _is_text),
+    "job/ended": ("id", _is_text),
+    "subagent/started": ("id", _is_text),
+    "subagent/ended": ("id", _is_text),
+    "answer/rejected": ("errors", _is_text_list),
 }
 """The member that readers of a fact rely on, and its shape."""
 
@@ -72,6 +84,28 @@ def let_exits_pass(error: BaseException) -> None:
     """Raise ``error`` again if it asks the process to end; anything else foreign code raised is contained."""
     if isinstance(error, KeyboardInterrupt | SystemExit):
         raise error
+
+
+def is_parallel_call(scope: Scope, call: Call) -> bool:
+    """Whether a call may run beside others, by what its tool says."""
+    tool: Any = scope.visible_tools().get(call.name)
+    try:
+        return tool is not None and tool.is_parallel(call.arguments) is True
+    except BaseException as error:  # a tool is foreign code; one that cannot say runs alone
+        let_exits_pass(error)
+        return False
+
+
+def needs_record(scope: Scope, call: Call) -> bool:
+    """Whether a call must be durable before it starts."""
+    tool: Any = scope.visible_tools().get(call.name)
+    try:
+        if tool is None or call.problem is not None:
+            return False
+        return tool.spec.changes is not False or tool.spec.delegates is not False
+    except BaseException as error:  # a tool is foreign code; one that cannot say is taken to change something
+        let_exits_pass(error)
+        return True
 
 
 def is_recordable(kind: str) -> bool:

@@ -176,6 +176,7 @@ class Lifecycle:
             self.wiring.clock.now_ms(),
             on_broken,
             message.options.ephemeral,
+            message.options.depth,
         )
 
     def _discard(self, session_id: SessionId, scope: Scope | None = None) -> None:

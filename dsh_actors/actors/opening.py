@@ -207,6 +207,8 @@ def copy_session(
     seed = find_seed(parent.id, source.read(), ask.at_seq)
     header = child_header(parent, seed, ask.child_id, ask.now_ms)
     header = replace(header, agent_preset=ask.preset or header.agent_preset)
+    if ask.depth:
+        header = replace(header, origin="subagent", delegation_depth=ask.depth)
     draft = storage.draft(header)
     try:
         state = SessionState(header)

@@ -73,25 +73,31 @@ class OwnedWork:
                 lambda: not known or any(item not in self.of(item.owner) for item in known), timeout_s
             )
 
-    def end_all(self, owner: SessionId, timeout_s: float) -> tuple[WorkItem, ...]:
-        """End everything of an owner that goes, newest first; what was not over in time is returned.
-
-        Nothing more is taken in for it until `forget`.
-        """
-        self._ending.add(owner)
+    def cancel_all(self, owner: SessionId) -> None:
+        """Begin to end everything of an owner, newest first; returns at once."""
         for item in reversed(self.of(owner)):
             try:
                 item.cancel()
             except BaseException as error:  # whoever started it may be foreign code
                 let_exits_pass(error)
                 LOGGER.warning("%s %s could not be cancelled: %s", item.kind, item.id, error_chain(error))
+
+    def end_all(self, owner: SessionId, timeout_s: float) -> tuple[WorkItem, ...]:
+        """End everything of an owner that goes, newest first; what was not over in time is returned.
+
+        Nothing more is taken in for it until `forget`.
+        """
+        self._ending.add(owner)
+        self.cancel_all(owner)
         ends = time.monotonic() + timeout_s
         while items := self.of(owner):
             left = ends - time.monotonic()
             if left <= 0 or not self.wait_for_release(items, left):
                 break
         with self._changed:
-            return tuple(self._items.pop(owner, ()))
+            left_over = tuple(self._items.pop(owner, ()))
+            self._changed.notify_all()
+        return left_over
 
     def forget(self, owner: SessionId) -> None:
         """The owner is gone; an agent of the same session may come."""

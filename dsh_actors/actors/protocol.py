@@ -14,7 +14,7 @@ from dsh_actors.core import turn_io
 from dsh_actors.core.chunks import Failure
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import CallId, SessionId, Ticket
-from dsh_actors.core.options import AgentOptions, LimitBase
+from dsh_actors.core.options import AgentOptions
 from dsh_actors.core.request import ModelRequest
 from dsh_actors.core.scope import Scope
 from dsh_actors.core.state import SessionState
@@ -46,7 +46,7 @@ class OpenSession:
 
 @dataclass(frozen=True, slots=True)
 class ForkSession:
-    """Copy a session up to ``at_seq`` (None: its end) to a new one and hold that. Replies with `Opened`."""
+    """Copy a session up to ``at_seq`` (None: its end) and hold that; ``depth``: for a sub-agent.."""
 
     session_id: SessionId
     child_id: SessionId
@@ -55,6 +55,7 @@ class ForkSession:
     now_ms: int
     on_broken: Callable[[Failure], None] = field(hash=False)
     ephemeral: bool = False
+    depth: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +131,8 @@ class FlushSession:
 
 @dataclass(frozen=True, slots=True)
 class CloseSession:
-    """Flush, give up the lock, forget. Replies when done.
-
-    ``discard`` drops what was not written, and a fresh fork altogether. ``checkpoint`` is saved last.
-    """
+    """Flush, save the ``checkpoint``, give up the lock, forget. Replies when done.
+    ``discard`` drops what was not written, and a fresh fork altogether."""
 
     session_id: SessionId
     discard: bool = False
@@ -260,9 +259,7 @@ class ApprovalAnswered:
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
-    """``phase`` is the turn machine's, ``tool`` the running call, ``context`` the next request's tokens,
-    ``standing`` what the whole session has come to, without cost.
-    """
+    """``tool`` is running, ``context``: tokens of the next request, ``turn_seq``: where its last turn is."""
 
     status: Literal["idle", "running"]
     phase: str
@@ -274,7 +271,7 @@ class AgentStatus:
     next_seq: int
     context: int | None = None
     context_window: int | None = None
-    standing: LimitBase = field(default_factory=LimitBase)
+    turn_seq: int | None = None
 
 
 # --- to the supervisor ------------------------------------------------------------------------
@@ -361,6 +358,7 @@ RANKS: Mapping[str, int] = {
 }
 """Who stands above whom. Every ask goes to a lower rank."""
 
+_ASKED = Rule("harness", "agent", "ask")
 RULES: Mapping[type, tuple[Rule, ...]] = {
     CreateAgent: (Rule("harness", "supervisor", "ask"),),
     ResumeAgent: (Rule("harness", "supervisor", "ask"),),
@@ -372,12 +370,12 @@ RULES: Mapping[type, tuple[Rule, ...]] = {
     WhenIdle: (Rule("harness", "agent", "ask"), Rule("supervisor", "agent", "ask")),
     GetStatus: (Rule("harness", "agent", "ask"),),
     GetSnapshot: (Rule("harness", "agent", "ask"), Rule("supervisor", "agent", "ask")),
-    turn_io.Deliver: (Rule("harness", "agent", "ask"), Rule("agent", "agent", "tell")),
-    turn_io.Wake: (Rule("supervisor", "agent", "tell"), Rule("harness", "agent", "ask")),
+    turn_io.Deliver: (_ASKED, Rule("harness", "agent", "tell"), Rule("agent", "agent", "tell")),
+    turn_io.Wake: (Rule("supervisor", "agent", "tell"), _ASKED),
     turn_io.EditInbox: (Rule("harness", "agent", "ask"),),
     turn_io.ClearInbox: (Rule("harness", "agent", "ask"),),
     turn_io.Cancel: (Rule("harness", "agent", "ask"), Rule("supervisor", "agent", "tell")),
-    turn_io.Record: (Rule("harness", "agent", "ask"),),
+    turn_io.Record: (_ASKED, Rule("harness", "agent", "tell")),
     turn_io.TitleWritten: (Rule("model_gateway", "agent", "tell"),),
     turn_io.StorageBroken: (Rule("session_store", "agent", "tell"),),
     turn_io.Flushed: (Rule("session_store", "agent", "tell"),),

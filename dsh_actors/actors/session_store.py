@@ -227,8 +227,17 @@ class SessionStoreActor(BaseActor):
         if prepared is not None:
             self._hold(prepared.writer, self._storage, message.on_broken, prepared.opened)
             return prepared.opened
-        work = partial(open_session, self._storage, message.session_id, self._pop(message))
-        return self._take(message.session_id, self._storage, message.on_broken, work)
+        storage = self._storage_of(message.session_id)
+        work = partial(open_session, storage, message.session_id, self._pop(message))
+        return self._take(message.session_id, storage, message.on_broken, work)
+
+    def _storage_of(self, session_id: SessionId) -> SessionStorage:
+        """Where a session at rest is: in memory, if it was to leave nothing behind."""
+        try:
+            self._ephemeral.revision(session_id)
+        except SessionNotFound:
+            return self._storage
+        return self._ephemeral
 
     def _fork(self, message: p.ForkSession) -> GeventFuture:
         child_id, held = message.child_id, self._held.get(message.session_id)
@@ -306,6 +315,8 @@ class SessionStoreActor(BaseActor):
         promise = self.promise()
 
         def rebuilt(end: TaskEnd[p.Opened]) -> None:
+            if promise.is_set:
+                return  # whoever asked was told that this store had died, and asks the next one
             if end.value is not None and end.value.closers:
                 self._home.tell(p.AppendEvents(session_id, end.value.closers))
             pass_on(promise, end)

@@ -305,7 +305,7 @@ class SupervisorActor(BaseActor):
         entry = self._agents.get(session_id)
         if entry is None:
             raise ActorGone(f"there is no agent {session_id}")
-        if not entry.restarting:
+        if not entry.restarting and entry.disposing is None:
             return None
         promise = self.promise()
         entry.waiting.append(promise)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -116,7 +117,7 @@ class ToolPoolActor(BaseActor):
         found = violations(tool.spec.parameters, call.arguments)
         if found:
             return _invalid_arguments("; ".join(found), tool.spec.parameters)
-        with self._slots.taken(token):
+        with self._slots.taken(token) if tool.spec.holds_slot is not False else nullcontext():
             context = message.make_context(call.id, token, tool)
             body: Callable[[], ToolOutput] = lambda: _execute(tool, call.arguments, context)  # noqa: E731
             running.dispatched = True

@@ -10,6 +10,7 @@ from dsh_actors.actors.owned_work import OwnedWork
 from dsh_actors.actors.tool_gate import ToolGate
 from dsh_actors.core.ids import CallId
 from dsh_actors.core.scope import Scope
+from dsh_actors.core.text import JsonObject
 from dsh_actors.core.turn_env import Environment
 from dsh_actors.ports import CancelToken, Clock, LlmProvider, Tool, ToolContext
 
@@ -39,7 +40,8 @@ class Wiring:
 class AgentParts:
     """What is one agent's own. ``make_context`` gives a tool what it may use.
 
-    ``remaining_ms`` is what is left of the run's time, None for no limit.
+    ``remaining_ms`` is what is left of the run's time, None for no limit. ``children`` are the sub-agents
+    that the log knew of when the agent was built.
     """
 
     scope: Scope
@@ -47,3 +49,4 @@ class AgentParts:
     gate: ToolGate
     make_context: Callable[[CallId, CancelToken, Tool], ToolContext] = field(hash=False)
     remaining_ms: Callable[[], int | None] = field(hash=False)
+    children: Mapping[str, JsonObject] = field(default_factory=dict, hash=False)

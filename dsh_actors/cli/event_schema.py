@@ -106,5 +106,6 @@ def _run_end() -> JsonObject:
         "limit": {"type": "object", "properties": {"kind": _TEXT, "value": {"type": "number"}}},
         "signal": {"enum": sorted(SIGNAL_CODES)},
         "error": {"type": "object", "required": ["message", "code"]},
+        "schema": {"type": "object", "properties": {"errors": _TEXTS}, "required": ["errors"]},
     }
     return _object({"const": "run.end"}, members, optional)

@@ -11,7 +11,7 @@ from dsh_actors.errors import UsageError
 
 __all__ = ["COMMAND", "exit_code_lines"]
 
-TOPICS: tuple[str, ...] = ("exit-codes", "events")
+TOPICS: tuple[str, ...] = ("exit-codes", "events", "results")
 
 
 def exit_code_lines() -> list[str]:
@@ -28,11 +28,11 @@ def _codes(row: ExitCode) -> str:
     return ", ".join(map(str, sorted(SIGNAL_CODES.values()))) if row.name == "signal" else str(row.code)
 
 
-@click.command("help", short_help="Explain a command, exit-codes or events.")
+@click.command("help", short_help="Explain a command, exit-codes, events or results.")
 @click.argument("topic", nargs=-1, metavar="[COMMAND... | TOPIC]")
 @click.pass_context
 def COMMAND(ctx: click.Context, topic: tuple[str, ...]) -> int:
-    """Explain a command such as `session ls`, or one of the topics exit-codes and events."""
+    """Explain a command such as `session ls`, or a topic: exit-codes, events (of a run), results (of a batch)."""
     parent = ctx.parent or ctx
     match topic:
         case ():
@@ -43,6 +43,10 @@ def COMMAND(ctx: click.Context, topic: tuple[str, ...]) -> int:
             from dsh_actors.cli.event_schema import line_schema
 
             click.echo(json.dumps(line_schema(), indent=2))
+        case ("results",):
+            from dsh_actors.cli.batch_schema import result_schema
+
+            click.echo(json.dumps(result_schema(), indent=2))
         case _:
             _explain(parent, topic)
     return 0

@@ -20,6 +20,7 @@ COMMANDS = {
     "run": "dsh_actors.cli.run",
     "serve": "dsh_actors.cli.serve",
     "agent": "dsh_actors.cli.agent",
+    "batch": "dsh_actors.cli.batch",
     "session": "dsh_actors.cli.session",
     "models": "dsh_actors.cli.models_cmd",
     "config": "dsh_actors.cli.config_cmd",

@@ -15,7 +15,8 @@ from dsh_actors.cli.places import working_directory
 from dsh_actors.cli.prompt_input import argument_text, read_text_file
 from dsh_actors.config import Config, parse_duration
 from dsh_actors.config.keys import KEYS_BY_NAME, Key
-from dsh_actors.core.options import AgentOptions
+from dsh_actors.core.options import DEFAULT_SCHEMA_RETRIES, AgentOptions
+from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import UsageError
 from dsh_actors.task_spec import approval_policy, require_preset
 
@@ -25,6 +26,7 @@ __all__ = [
     "RunArguments",
     "agent_options",
     "config_overrides",
+    "duration_option",
     "inline_or_file",
     "keyed_option",
     "names_in",
@@ -70,6 +72,11 @@ def _text(names: Sequence[str], text: str, metavar: str = "TEXT", **more: Any) -
     return click.Option(names, help=text, metavar=metavar, **more)
 
 
+def duration_option(names: Sequence[str], text: str) -> click.Option:
+    """An option that takes a length of time, such as ``90s`` or ``2h``."""
+    return _text(names, text, "DURATION", type=DURATION)
+
+
 def _flag(names: Sequence[str], text: str, **more: Any) -> click.Option:
     return click.Option(names, is_flag=True, help=text, **more)
 
@@ -89,6 +96,9 @@ _KEY_OF_OPTION = {
     "deadline": "limits.deadline",
     "tool_timeout": "limits.tool_timeout",
     "max_retries": "model.max_retries",
+    "max_agents": "limits.max_agents",
+    "max_concurrent_agents": "limits.max_concurrent_agents",
+    "max_depth": "limits.max_depth",
 }
 
 RUN_PARAMETERS: list[click.Parameter] = [
@@ -110,6 +120,15 @@ RUN_PARAMETERS: list[click.Parameter] = [
     _text(["--system-prompt-file"], "The same, from a file.", "FILE"),
     _text(["--append-system-prompt"], "Add to the system prompt."),
     _text(["--append-system-prompt-file"], "The same, from a file.", "FILE"),
+    _text(["--schema"], "The answer must be JSON that fits the JSON Schema in this file.", "FILE"),
+    click.Option(
+        ["--schema-retries"],
+        type=click.IntRange(min=0),
+        default=DEFAULT_SCHEMA_RETRIES,
+        show_default=True,
+        metavar="N",
+        help="How often an answer that does not fit is sent back.",
+    ),
     _text(["--tools"], "The only tools there are, by comma; may repeat.", "NAMES", multiple=True),
     _text(["--deny-tools"], "Tools to take away, by comma; may repeat.", "NAMES", multiple=True),
     keyed_option(["--approve"], "approval.policy", "POLICY|FILE"),
@@ -127,6 +146,9 @@ RUN_PARAMETERS: list[click.Parameter] = [
     keyed_option(["--deadline"], "limits.deadline"),
     keyed_option(["--tool-timeout"], "limits.tool_timeout"),
     keyed_option(["--max-retries"], "model.max_retries"),
+    keyed_option(["--max-agents"], "limits.max_agents"),
+    keyed_option(["--max-concurrent-agents"], "limits.max_concurrent_agents"),
+    keyed_option(["--max-depth"], "limits.max_depth"),
     _flag(["--json", "json_lines"], "Print events as JSON lines instead of the answer."),
     _flag(["--progress/--no-progress"], "A live line on standard error [terminal: on].", default=None),
     _text(["--heartbeat"], "Write a sign of life this often.", "DURATION", type=DURATION),
@@ -139,7 +161,7 @@ RUN_PARAMETERS: list[click.Parameter] = [
         "Exit 6 when a policy denied a call. [default: on]",
         default=None,
     ),
-    _flag(["--no-wait"], "Do not wait for background work; no tool starts any yet."),
+    _flag(["--no-wait"], "Do not wait for work in the background: end it, and exit 4."),
     _flag(["--simple-exit"], "Exit 1 for every failure."),
 ]
 
@@ -162,6 +184,8 @@ class RunArguments:
     system_prompt_file: str | None
     append_system_prompt: str | None
     append_system_prompt_file: str | None
+    schema: str | None
+    schema_retries: int
     tools: tuple[str, ...]
     deny_tools: tuple[str, ...]
     approve: str | None
@@ -179,6 +203,9 @@ class RunArguments:
     deadline: float | None
     tool_timeout: float | None
     max_retries: int | None
+    max_agents: int | None
+    max_concurrent_agents: int | None
+    max_depth: int | None
     json_lines: bool
     progress: bool | None
     heartbeat: float | None
@@ -237,7 +264,22 @@ def agent_options(arguments: RunArguments, config: Config, model: str) -> AgentO
         limits=config.limits,
         sandbox=config.approval.sandbox,
         ephemeral=arguments.ephemeral,
+        schema=None if arguments.schema is None else _schema_in(arguments.schema),
+        schema_retries=arguments.schema_retries,
     )
+
+
+def _schema_in(path: str) -> JsonObject:
+    """A JSON Schema as far as a file shows; the harness checks it. Raises `UsageError`."""
+    from dsh_actors.core.answers import AnswerRefused, parse_json
+
+    try:
+        schema = parse_json(read_text_file(path, "--schema"))
+    except AnswerRefused as error:
+        raise UsageError(f"--schema: {path}: {error}") from error
+    if not isinstance(schema, dict):
+        raise UsageError(f"--schema: {path} does not hold a JSON object")
+    return schema
 
 
 def inline_or_file(arguments: RunArguments, name: str) -> str | None:

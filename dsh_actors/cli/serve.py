@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -23,36 +22,49 @@ if TYPE_CHECKING:
 __all__ = ["COMMAND"]
 
 _ONCE_IDLE_S = 1.0
-_KEYS = {
-    "socket": "daemon.socket",
-    "listen": "daemon.listen",
-    "approval_timeout": "daemon.approval_timeout",
-    "max_live": "daemon.max_live",
-}
-_LOG = "log"
+_KEYS = ("socket", "listen", "approval_timeout", "max_live")
 
 
 def serve(
-    *, idle_exit: float | None, once: bool, detach: bool, ready_fd: int | None, **options: Any
+    *,
+    idle_exit: float | None,
+    once: bool,
+    detach: bool,
+    stop: bool,
+    ready_fd: int | None,
+    **options: Any,
 ) -> int:
     """Host agents until a signal; the exit code. Raises what keeps the daemon from starting."""
-    given = {_KEYS[name]: value for name, value in options.items() if value is not None}
-    if given.get("daemon.socket"):
-        given["daemon.socket"] = os.path.abspath(given["daemon.socket"])
-    config = load_config(options=given, project_file=False)
-    home = config.require_home(writable=True)
+    given = {name: options[name] for name in _KEYS if options[name] is not None}
+    if "socket" in given:
+        given["socket"] = os.path.abspath(given["socket"])
+    _require_descriptor(ready_fd)
+    config = load_config(options={f"daemon.{n}": value for n, value in given.items()}, project_file=False)
+    directory = os.path.join(config.require_home(writable=not stop), "daemon")
+    if stop:
+        from dsh_actors.cli.serve_background import stop_daemon
+
+        return stop_daemon(config.daemon.socket or os.path.join(directory, "socket"))
     if detach:
-        return _detach(config, home)
+        from dsh_actors.cli.serve_background import start_in_background
+
+        words = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+        words += [f"--idle-exit={idle_exit}"] if idle_exit is not None else []
+        return start_in_background([*words, *(["--once"] if once else [])], directory)
+    idle_exit_s = _ONCE_IDLE_S if once and idle_exit is None else idle_exit
+    return _run(config, ready_fd, idle_exit_s, once)
+
+
+def _run(config: Config, ready_fd: int | None, idle_exit_s: float | None, once: bool) -> int:
     from dsh_actors.daemon.server import Daemon
 
     install_debugging()
     signals = SignalWatch()
     try:
-        idle_exit_s = _ONCE_IDLE_S if once and idle_exit is None else idle_exit
         daemon = Daemon(config, idle_exit_s=idle_exit_s, once=once)
+        signals.on_first = daemon.stopping.set
         daemon.start()
         try:
-            signals.on_first = daemon.stopping.set
             if signals.name is not None:
                 daemon.stopping.set()
             _say_ready(daemon, ready_fd)
@@ -62,6 +74,16 @@ def serve(
     finally:
         signals.close()
     return 0
+
+
+def _require_descriptor(number: int | None) -> None:
+    """Keep it from children: whoever waits for its end must not wait for theirs. Raises `UsageError`."""
+    if number is None:
+        return
+    try:
+        os.set_inheritable(number, False)
+    except OSError as error:
+        raise UsageError(f"--ready-fd {number}: there is no such descriptor") from error
 
 
 def _say_ready(daemon: Daemon, ready_fd: int | None) -> None:
@@ -78,40 +100,6 @@ def _say_ready(daemon: Daemon, ready_fd: int | None) -> None:
         return  # whoever waited does not any more
     except OSError as error:
         raise UsageError(f"--ready-fd {ready_fd} cannot be written: {error.strerror}") from error
-
-
-def _detach(config: Config, home: str) -> int:
-    """Start this command again in a session of its own, and wait until it is ready or has failed."""
-    directory = os.path.join(home, "daemon")
-    os.makedirs(directory, mode=0o700, exist_ok=True)
-    log_path = os.path.join(directory, _LOG)
-    words = [word for word in sys.argv[1:] if word != "--detach"]
-    ready, told = os.pipe()
-    with os.fdopen(ready, "rb") as pipe:
-        descriptor = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "dsh_actors", *words, "--ready-fd", str(told)],
-                stdin=subprocess.DEVNULL,
-                stdout=descriptor,
-                stderr=descriptor,
-                pass_fds=(told,),
-                start_new_session=True,
-            )
-        finally:
-            os.close(descriptor)
-            os.close(told)
-        places = pipe.read().decode().splitlines()
-    if places:
-        click.echo("\n".join(places))
-        # It goes on without us: that it is not waited for is the point.
-        process.returncode = 0
-        return 0
-    with open(log_path, encoding="utf-8", errors="replace") as log:
-        sys.stderr.write(log.read()[-2000:])
-    return process.wait()
-
-
 
 
 COMMAND = click.Command(
@@ -137,6 +125,7 @@ COMMAND = click.Command(
             is_flag=True,
             help="Start it in the background; return when it is ready, with where it listens on stdout.",
         ),
+        click.Option(["--stop"], is_flag=True, help="End the one that runs, and wait until it has ended."),
         click.Option(
             ["--ready-fd"],
             type=click.IntRange(min=3),

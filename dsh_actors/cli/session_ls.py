@@ -29,13 +29,15 @@ _MOST = 1 << 62
 @click.command("ls")
 @click.option("-n", "--limit", type=click.IntRange(min=1), help="No more than this many, the newest first.")
 @click.option("--here", is_flag=True, help="Only sessions of the current directory.")
+@click.option("--all", "with_agents", is_flag=True, help="Sub-agents' sessions, too.")
 @as_json_option
-def ls(limit: int | None, here: bool, as_json: bool) -> int:
+def ls(limit: int | None, here: bool, with_agents: bool, as_json: bool) -> int:
     """List sessions, the newest first."""
     cwd = working_directory(None) if here else None
     config = configuration()
     seen: set[SessionId] = set()
-    for listing in listings(config, cwd, None if limit is None else min(limit, _MOST)):
+    most = None if limit is None else min(limit, _MOST)
+    for listing in listings(config, cwd, most, roots_only=not with_agents):
         if as_json:
             write_json({name: getattr(listing, name) for name in SessionListing.__dataclass_fields__})
         else:
@@ -66,7 +68,8 @@ def _explain(stored: DiskStorage, session_id: SessionId) -> None:
 def _as_text(listing: SessionListing) -> str:
     when = time_text(listing.updated)
     state = f"{listing.status:<11}  {listing.turns:>3} turns"
-    return one_line(f"{listing.id}  {when}  {state}  {listing.cwd or '-'}  {listing.title or '-'}")
+    whose = f"  (sub-agent of {listing.parent})" if listing.parent else ""
+    return one_line(f"{listing.id}  {when}  {state}  {listing.cwd or '-'}  {listing.title or '-'}{whose}")
 
 
 COMMAND = ls

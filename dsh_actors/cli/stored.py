@@ -10,15 +10,22 @@ from dsh_actors.adapters.storage.storage import SegmentStorage
 from dsh_actors.config import Config
 from dsh_actors.core.ids import SessionId
 from dsh_actors.errors import SessionBusy, UsageError
-from dsh_actors.ports import SessionListing
+from dsh_actors.ports import SessionListing, SessionStorage
+from dsh_actors.task_spec import fork_point
+from dsh_actors.task_spec import session_exists as exists
 
-__all__ = ["listings", "newest_session", "open_storage", "recorded_model"]
+__all__ = ["exists", "fork_point", "listings", "newest_session", "open_storage", "recorded_model"]
 
 
-def listings(config: Config, cwd: str | None = None, limit: int | None = None) -> Iterator[SessionListing]:
-    """Sessions, or those of ``cwd``, newest first. Rows of the index are used where they still hold."""
+def listings(
+    config: Config, cwd: str | None = None, limit: int | None = None, *, roots_only: bool = False
+) -> Iterator[SessionListing]:
+    """Sessions, or those of ``cwd``, newest first. Rows of the index are used where they still hold.
+
+    ``roots_only`` leaves sub-agents' sessions out.
+    """
     storage = open_storage(config)
-    return open_index(config.require_home(), storage).listings(cwd, limit)
+    return open_index(config.require_home(), storage).listings(cwd, limit, roots_only=roots_only)
 
 
 def newest_session(storage: DiskStorage, cwd: str) -> SessionId:
@@ -42,7 +49,7 @@ def _updated(storage: DiskStorage, session: SessionId) -> int:
     return storage.row(session).updated
 
 
-def recorded_model(storage: DiskStorage, session: SessionId) -> str | None:
+def recorded_model(storage: SessionStorage, session: SessionId) -> str | None:
     """The model of the session's last request; reads the whole log."""
     model = None
     for event in storage.read(session):

@@ -23,6 +23,8 @@ def markdown(
 ) -> Iterator[str]:
     """Pieces of the text, each ending in a newline. ``image_path``: where an image is, to show it."""
     yield f"# Session {header.id}\n\n"
+    if header.agent_above is not None:
+        yield f"A sub-agent of `{header.agent_above}`\n\n"
     if header.cwd is not None:
         yield f"Directory: `{header.cwd}`\n\n"
     for event in events:

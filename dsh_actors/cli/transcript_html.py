@@ -120,6 +120,14 @@ def _status(turn: Turn | None, is_last: bool) -> str:
     return f'<span class="chip {css}">{escape(word)}</span>'
 
 
+def _lineage(header: SessionHeader) -> Iterator[tuple[str, str]]:
+    above, origin = header.parent_session, header.agent_above
+    if above is not None:
+        yield "Forked from" if origin is None else "Sub-agent of", f"<code>{escape(above)}</code>"
+    if header.origin is not None:
+        yield "Origin", escape(header.origin)
+
+
 def _masthead(header: SessionHeader, fold: Fold, title: str) -> str:
     last = fold.turns[-1] if fold.turns else None
     facts = [
@@ -129,8 +137,7 @@ def _masthead(header: SessionHeader, fold: Fold, title: str) -> str:
         ("Preset", escape(header.agent_preset or "")),
         ("Started", time_tag(header.created_at)),
         ("Last event", time_tag(fold.last_time) if fold.last_time is not None else ""),
-        ("Forked from", f"<code>{escape(header.parent_session)}</code>" if header.parent_session else ""),
-        ("Origin", escape(header.origin or "")),
+        *_lineage(header),
     ]
     rows = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts if value)
     return (

@@ -8,11 +8,14 @@ from dsh_actors.errors import UsageError
 __all__ = ["require_currency", "require_price"]
 
 
-def require_price(config: Config, model: str, now_ms: int) -> None:
-    """Raises `UsageError` where the price of ``PROVIDER/MODEL`` is not known at this time."""
+def require_price(config: Config, model: str, now_ms: int, limit: str = "--max-cost") -> None:
+    """Raises `UsageError` where the price of ``PROVIDER/MODEL`` is not known at this time.
+
+    ``limit`` is the option that needs it.
+    """
     if config.price_at(model, now_ms) is None:
         raise UsageError(
-            f"--max-cost needs a price, and none is known for {model}",
+            f"{limit} needs a price, and none is known for {model}",
             hint="add one under [[providers.NAME.models]], or limit tokens instead",
         )
 

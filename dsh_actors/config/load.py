@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dsh_actors.config.addresses import address_secrets, proxy_secrets, shown_address
@@ -23,6 +23,7 @@ from dsh_actors.config.sections import (
     SessionConfig,
     ToolsConfig,
 )
+from dsh_actors.config.subagents import OutsideAgent, outside_agents, outside_rows
 from dsh_actors.config.toml_file import read_toml
 from dsh_actors.config.wire import wire_rows
 from dsh_actors.core.options import Limits
@@ -31,7 +32,7 @@ from dsh_actors.errors import ConfigError
 
 __all__ = ["Config", "load_config"]
 
-_SECTIONS = sorted({key.section for key in KEYS} | {"providers"})
+_SECTIONS = sorted({key.section for key in KEYS} | {"providers", "subagents"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class Config:
     values: Mapping[str, Any] = field(hash=False, repr=False)
     origins: Mapping[str, str] = field(hash=False, repr=False)
     files: tuple[str, ...] = ()
+    subagents: Mapping[str, OutsideAgent] = field(default_factory=dict, hash=False)
     _environment_keys: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
     _stored_keys: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
     _proxy_passwords: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
@@ -135,6 +137,8 @@ class Config:
                 yield f"providers.{name}.api_key", state, found or provider.api_key_env
             for model in provider.models:
                 yield f"providers.{name}.models", model.id, origin
+        for row, value in outside_rows(self.subagents):
+            yield row, value, self.origins["subagents"]
 
 
 def load_config(
@@ -155,13 +159,14 @@ def load_config(
     home = find_home(env)
     values = {key.name: key.default for key in KEYS}
     origins = {key.name: "default" for key in KEYS} | {"home": home.origin}
-    files, tables, where = [], {}, "config.toml"
+    files, tables, outside, where = [], {}, {}, "config.toml"
     if home.path is not None and own_files:
         where = os.path.join(home.path, "config.toml")
         document = read_toml(where)
         tables = document.get("providers", {})
         if not isinstance(tables, dict):
             raise ConfigError(f"{where}: providers are written as [providers.NAME] tables")
+        outside = outside_agents(document.get("subagents", {}), where)
         _merge_file(document, where, values, origins)
         files += [where] if document else []
     project = find_project_file(cwd, home.path) if project_file else None
@@ -174,7 +179,9 @@ def load_config(
         origins[name] = "option"
     providers, provider_origins = provider_settings(tables, where, env)
     origins |= {f"providers.{name}": origin for name, origin in provider_origins.items()}
-    return _build(home, cwd, env, values, origins, providers, tuple(files), own_files)
+    origins["subagents"] = where
+    config = _build(home, cwd, env, values, origins, providers, tuple(files), own_files)
+    return replace(config, subagents=outside) if outside else config
 
 
 def _merge_file(
@@ -188,9 +195,10 @@ def _merge_file(
     for section, table in document.items():
         if section not in _SECTIONS:
             raise ConfigError(f"{path}: unknown section [{section}]; {nearest(section, _SECTIONS)}")
-        if section == "providers":
+        if section in ("providers", "subagents"):
             if project:
-                raise ConfigError(f"{path}: a project cannot set providers, endpoints or keys")
+                what = "providers, endpoints or keys" if section == "providers" else "commands of sub-agents"
+                raise ConfigError(f"{path}: a project cannot set {what}")
             continue
         if not isinstance(table, dict):
             raise ConfigError(f"{path}: {section} must be a table, written as [{section}]")

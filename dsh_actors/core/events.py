@@ -27,7 +27,20 @@ __all__ = [
 SURFACE_TYPES = frozenset({"user/message", "assistant/message", "tool/result"})
 """The only events that the model may see."""
 
-OWN_TYPES = frozenset({"request/digest", "limit/reached", "run/note", "session/title-llm-result"})
+OWN_TYPES = frozenset(
+    {
+        "job/ended",
+        "job/started",
+        "request/digest",
+        "limit/reached",
+        "run/note",
+        "session/title-llm-result",
+        "subagent/started",
+        "subagent/ended",
+        "answer/structured",
+        "answer/rejected",
+    }
+)
 """Types of this harness, always written with ``ignorable``."""
 
 KNOWN_TYPES = (
@@ -197,6 +210,11 @@ class SessionHeader:
     delegation_depth: int = 0
     agent_preset: str | None = None
     version: int = 0
+
+    @property
+    def agent_above(self) -> SessionId | None:
+        """Whose sub-agent's session it is; None for one of its own, or a fork."""
+        return self.parent_session if self.origin == "subagent" else None
 
     def to_json(self) -> JsonObject:
         data: JsonObject = {"version": self.version, "id": self.id, "createdAt": self.created_at}

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from dsh_actors.core.policy import ApprovalPolicy
+from dsh_actors.core.text import JsonObject
 
-__all__ = ["DEFAULT_CONCURRENCY", "TITLE_MODES", "AgentOptions", "LimitBase", "Limits", "TitlePolicy"]
+__all__ = [
+    "DEFAULT_CONCURRENCY",
+    "DEFAULT_SCHEMA_RETRIES",
+    "TITLE_MODES",
+    "AgentOptions",
+    "LimitBase",
+    "Limits",
+    "TitlePolicy",
+]
 
 DEFAULT_CONCURRENCY = 256
 """Requests at once to one provider, where nobody says otherwise."""
+
+DEFAULT_SCHEMA_RETRIES = 2
+"""How often an answer that does not fit its schema is sent back."""
 
 TITLE_MODES = ("fallback", "first-prompt", "all-prompts")
 """Where titles come from: the first words, a model asked once, or a model asked at each prompt."""
@@ -17,7 +29,11 @@ TITLE_MODES = ("fallback", "first-prompt", "all-prompts")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Ends of a run; ``None`` is no limit. Tokens are as reported; cost is in the price's currency."""
+    """Ends of a run; ``None`` is no limit. Tokens are as reported; cost is in the price's currency.
+
+    What is spent counts for an agent and everything below it. ``max_agents``: sub-agents in all;
+    ``max_concurrent_agents``: at work at once; ``max_depth``: how deep they may be nested, 0 forbids them.
+    """
 
     max_steps: int | None = None
     max_tool_calls: int | None = None
@@ -27,19 +43,34 @@ class Limits:
     deadline_s: float | None = None
     tool_timeout_s: float = 120.0
     max_retries: int = 5
+    max_agents: int = 100
+    max_concurrent_agents: int = 8
+    max_depth: int = 3
+
+    def tightened(self, other: Limits) -> Limits:
+        """Of each limit the one that is reached first; what ``other`` leaves at its default says nothing."""
+        lowest = {}
+        for each in fields(self):
+            own, asked = getattr(self, each.name), getattr(other, each.name)
+            lowest[each.name] = own
+            if asked != each.default and (own is None or asked < own):
+                lowest[each.name] = asked
+        return Limits(**lowest)
 
 
 @dataclass(frozen=True, slots=True)
 class LimitBase:
-    """Where the session stood when the limits began to count, and the cost since; None is not known.
+    """Where the session stood when the limits began to count; cost (None is not known) and sub-agents since.
 
-    An agent that is stopped and resumed under the same limits goes on with what it had left.
+    An agent that is stopped and resumed under the same limits goes on with what it had left. What its
+    sub-agents used counts as if it had used it earlier: numbers may be negative.
     """
 
     steps: int = 0
     tool_calls: int = 0
     tokens: int = 0
     cost: float | None = 0.0
+    agents: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +88,9 @@ class AgentOptions:
     ``model`` is ``PROVIDER/MODEL``. ``cwd`` is absolute. ``session_id`` None lets the harness choose.
     ``system_prompt`` replaces the built-in persona; ``append_system_prompt`` follows it.
     ``tools`` None means all built-in tools; ``deny_tools`` is taken away from them.
-    ``ephemeral`` keeps nothing on disk. ``sandbox`` is ``auto``, ``require`` or ``off``.
+    ``schema`` is a JSON Schema that the final answer must fit; an answer that does not is sent back at most
+    ``schema_retries`` times a turn. ``ephemeral`` keeps nothing on disk. ``sandbox`` is ``auto``,
+    ``require`` or ``off``. ``depth`` is how many agents stand above this one.
     ``limit_base`` None lets the limits count from now on.
     """
 
@@ -76,4 +109,7 @@ class AgentOptions:
     sandbox: str = "auto"
     ephemeral: bool = False
     preset: str | None = None
+    depth: int = 0
+    schema: JsonObject | None = field(default=None, hash=False)
+    schema_retries: int = DEFAULT_SCHEMA_RETRIES
     limit_base: LimitBase | None = None

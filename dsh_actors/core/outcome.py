@@ -6,15 +6,18 @@ nothing but a count. Pure: the caller brings what the log does not know.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
+from dsh_actors.core.answers import STRUCTURED, FinalReply, json_text, rejection_summary
+from dsh_actors.core.children import ChildUse
 from dsh_actors.core.chunks import Usage
+from dsh_actors.core.end_texts import denied_text, judge_aborted, limit_text
 from dsh_actors.core.events import Event
 from dsh_actors.core.exit_codes import EXIT_CODES, error_line, exit_code_of
+from dsh_actors.core.jobs import UnreadNotices
 from dsh_actors.core.pricing import Bill, Price, PriceOf, Rates, Tokens
 from dsh_actors.core.retry import reason_of
-from dsh_actors.core.text import JsonObject
+from dsh_actors.core.text import JsonObject, JsonValue
 from dsh_actors.core.title_results import is_uncounted
 
 __all__ = ["Circumstances", "OutcomeFold", "Price", "RunEnd", "Tokens"]
@@ -43,14 +46,18 @@ class Circumstances:
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """The end of a run. ``message`` says in one line why, ``error`` is the failure as logged."""
+    """The end of a run. ``message`` says in one line why, ``error`` is the failure as logged.
+
+    ``structured`` is the value of an answer that fits the schema of the run, ``schema`` is ``{"errors"}``
+    where the last answer does not fit it.
+    """
 
     reason: str
     exit_code: int
     session_id: str | None
     message: str
     answer: str | None = None
-    structured: JsonObject | None = field(default=None, hash=False)
+    structured: JsonValue = field(default=None, hash=False)
     partial: bool = False
     turns: int = 0
     steps: int = 0
@@ -67,6 +74,7 @@ class RunEnd:
     limit: JsonObject | None = field(default=None, hash=False)
     signal: str | None = None
     error: JsonObject | None = field(default=None, hash=False)
+    schema: JsonObject | None = field(default=None, hash=False)
 
     @property
     def status(self) -> str:
@@ -78,7 +86,7 @@ class RunEnd:
         return self.reason == "completed"
 
     def to_json(self) -> JsonObject:
-        """The ``run.end`` object. ``limit``, ``signal`` and ``error`` appear where there is one."""
+        """The ``run.end`` object. ``limit``, ``signal``, ``error``, ``schema`` appear where there is one."""
         data: JsonObject = {"type": "run.end", "status": self.status, "reason": self.reason}
         data |= {"exit_code": self.exit_code, "session_id": self.session_id, "message": self.message}
         data |= {"answer": self.answer, "structured": self.structured, "partial": self.partial}
@@ -87,7 +95,7 @@ class RunEnd:
         data |= {"denied": list(self.denied), "tool_errors": self.tool_errors}
         data |= {"abandoned": list(self.abandoned), "retries": self.retries, "sandbox": self.sandbox}
         data["warnings"] = list(self.warnings)
-        optional = {"limit": self.limit, "signal": self.signal, "error": self.error}
+        optional = {"limit": self.limit, "signal": self.signal, "error": self.error, "schema": self.schema}
         return data | {key: value for key, value in optional.items() if value is not None}
 
     def printed_answer(self, partial_ok: bool) -> str | None:
@@ -129,11 +137,13 @@ class OutcomeFold:
         self._limit: JsonObject | None = None
         self._is_limit_unknown = False
         self._text: str | None = None
+        self._final = FinalReply()
         self._cut = False
         self._replied = False
         self._open_calls: dict[str, str] = {}
         self._denied: list[JsonObject] = []
         self._step_retries = 0
+        self._notices = UnreadNotices()
         self._made: dict[str, int] = {}
         self.turns = self.steps = self.tool_calls = self.tool_errors = self.retries = 0
         self.tool: str | None = None
@@ -179,6 +189,7 @@ class OutcomeFold:
             self._end = self._limit = None
             self._replied = False
             self._open_calls.clear()
+            self._final.apply(event)
         elif self.turns:
             self._fold(event)
 
@@ -198,16 +209,24 @@ class OutcomeFold:
                 self._request_at = event.time
             case "assistant/message":
                 self._fold_reply(data)
+            case "answer/structured" | "answer/rejected":
+                self._final.apply(event)
             case "tool/call":
                 self.tool_calls += 1
                 self.tool = name = data["name"]
                 self._made[name] = self._made.get(name, 0) + 1
             case "tool/result":
                 self._fold_result(data)
+            case "subagent/ended":
+                self._count_child(data)
             case "session/title-llm-request":
                 self._title_at = event.time
             case "session/title-llm-result":
                 self._count_title(data, event.time)
+            case "agent/inbox/spliced":
+                self._notices.queued(data)
+            case "user/message":
+                self._notices.read(data)
             case "llm/retry":
                 self._settle()
                 self.retries += 1
@@ -233,6 +252,7 @@ class OutcomeFold:
         elif self._unbilled is not None:
             self.context = self._unbilled.total
         self._settle()
+        self._final.verdict = None
         blocks = data["message"]["content"]
         self._text = "".join(block["text"] for block in blocks if block["type"] == "text")
         self._cut = bool(data.get("interrupted"))
@@ -249,6 +269,12 @@ class OutcomeFold:
             self._denied.append({"tool": name, "call_id": block["toolCallId"], **denial})
         elif block.get("isError"):
             self.tool_errors += 1
+
+    def _count_child(self, data: JsonObject) -> None:
+        used = ChildUse.from_json(data)
+        self.add_child(used.tokens, used.cost, used.currency)
+        self._denied.extend(used.denied)
+        self.tool_errors += used.tool_errors
 
     def _settle(self) -> None:
         if self._unbilled is not None:
@@ -283,10 +309,18 @@ class OutcomeFold:
         reason, message = self._judge(facts)
         if reason == "completed" and facts.abandoned:
             reason, message = "abandoned", f"given up while it went on: {', '.join(facts.abandoned)}"
+        elif reason == "completed" and (unread := self._notices.jobs):
+            reason, message = "abandoned", f"the agent did not hear of the end of {', '.join(unread)}"
         if reason == "storage_full" and self._made:
             # The log may lack their results: what they did is done all the same.
             message += f"; calls already made: {', '.join(f'{n} {name}' for name, n in self._made.items())}"
         answer = self._text if self._text and self._text.strip() else None
+        errors, structured = self._final.errors, None
+        if errors is not None and reason != "schema":
+            message += f"; {rejection_summary(errors)}"
+        if answer is not None and self._final.verdict is not None and self._final.verdict.type == STRUCTURED:
+            # What is asked for is the value: a fence around it would be in the way of who reads it.
+            answer, structured = json_text(answer), self._final.verdict.data.get("value")
         whole = reason in ("completed", "denied", "pipe") and not self._cut
         return RunEnd(
             reason=reason,
@@ -294,6 +328,7 @@ class OutcomeFold:
             session_id=facts.session_id,
             message=message,
             answer=answer,
+            structured=structured,
             partial=answer is not None and not whole,
             turns=self.turns,
             steps=self.steps,
@@ -310,6 +345,7 @@ class OutcomeFold:
             limit=self._limit,
             signal=facts.signal if reason == "interrupted" else None,
             error=(self._end or {}).get("error"),
+            schema=None if errors is None else {"errors": errors},
         )
 
     def _judge(self, facts: Circumstances) -> tuple[str, str]:
@@ -317,7 +353,7 @@ class OutcomeFold:
             return facts.reason, facts.message or facts.reason
         end = self._end or {"kind": "none"}
         if self._limit is not None:
-            return self._limit["kind"], _limit_text(self._limit, self._is_limit_unknown)
+            return self._limit["kind"], limit_text(self._limit, self._is_limit_unknown)
         match end["kind"]:
             case "completed":
                 return self._judge_completed(facts.fail_on_denied)
@@ -328,7 +364,7 @@ class OutcomeFold:
             case "error":
                 return self._judge_error(end["error"])
             case "aborted":
-                return _judge_aborted(end.get("reason") or {}, facts.signal)
+                return judge_aborted(end.get("reason") or {}, facts.signal)
         if facts.signal is not None:
             return "interrupted", f"stopped by {facts.signal}"
         return "internal", "the run ended without an answer and without a recorded end"
@@ -338,8 +374,10 @@ class OutcomeFold:
             return "internal", f"the turn ended with unanswered calls: {', '.join(self._open_calls.values())}"
         if not (self._replied and self._text and self._text.strip()):
             return "empty_response", "the model's answer has no text"
+        if (errors := self._final.errors) is not None:
+            return "schema", rejection_summary(errors)
         if self._denied and fail_on_denied:
-            return "denied", _denied_text(self._denied)
+            return "denied", denied_text(self._denied)
         return "completed", "completed"
 
     def _judge_error(self, failure: JsonObject) -> tuple[str, str]:
@@ -352,40 +390,3 @@ class OutcomeFold:
         reason = reason_of(failure.get("code", "UNKNOWN"))
         # The line on standard error begins with the name of the exit code.
         return reason, text if reason == EXIT_CODES[reason].name else f"{reason}: {text}"
-
-
-def _judge_aborted(cause: JsonObject, signal: str | None) -> tuple[str, str]:
-    kind, word = cause.get("kind"), str(cause.get("reason"))
-    if kind == "hook" and word in EXIT_CODES and word != "completed":
-        return word, _STOPPED.get(word, f"stopped: {word}")
-    if signal is not None:
-        return "interrupted", f"stopped by {signal}"
-    if kind == "hook":
-        return "interrupted", f"stopped: {word}"
-    if kind == "disposed":
-        return "internal", "the agent was disposed of before its turn was over"
-    return "interrupted", "cancelled"
-
-
-_STOPPED = {"timeout": "--timeout passed", "deadline": "--deadline passed"}
-
-
-def _limit_text(limit: JsonObject, is_unknown: bool) -> str:
-    kind, value = limit["kind"], limit["value"]
-    if is_unknown:
-        return f"--{kind.replace('_', '-')} {value} cannot be kept: what the run took so far is not known"
-    if kind == "stuck":
-        return f"the same call came back with the same result {value} times"
-    if kind in _STOPPED:
-        return _STOPPED[kind]
-    return f"--{kind.replace('_', '-')} {value} reached"
-
-
-def _denied_text(denied: Sequence[JsonObject]) -> str:
-    first = denied[0]
-    text = f"{first['tool']} was denied by {first.get('rule') or 'a policy'}"
-    if first.get("reason"):
-        text += f": {first['reason']}"
-    if first.get("hint"):
-        text += f"; to allow it: {first['hint']}"
-    return text + (f" (and {len(denied) - 1} more)" if len(denied) > 1 else "")

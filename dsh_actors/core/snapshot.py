@@ -11,6 +11,7 @@ from typing import Any
 from dsh_actors.core.chunks import Usage
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.inbox import Inbox
+from dsh_actors.core.jobs import JobLog
 from dsh_actors.core.loop_guard import LoopGuard
 from dsh_actors.core.repair import Closers
 from dsh_actors.core.request import RequestHeader
@@ -42,6 +43,10 @@ def dump(state: SessionState, closers: Closers | None = None) -> JsonObject:
     data |= {name: getattr(state, name) for name in _NUMBERS + _MAYBE_NUMBERS}
     if state.title_pinned:
         data["title_pinned"] = True
+    if state.children:
+        data["children"] = {name: dict(fact) for name, fact in state.children.items()}
+    if state.jobs.started:
+        data["jobs"] = state.jobs.to_json()
     return data | {
         "inbox": state.inbox.snapshot(),
         "surface": [node.to_json() for node in state.surface.nodes],
@@ -98,7 +103,10 @@ def _load(header: SessionHeader, data: JsonObject) -> SessionState:
         title=title,
         title_pinned=data.get("title_pinned") is True,
         unbilled=None if unbilled is None else Usage.from_json(unbilled),
+        children=dict(data.get("children", {})),
+        jobs=JobLog.from_json(data["jobs"]) if "jobs" in data else JobLog(),
     )
+    _require(all(type(fact) is dict for fact in state.children.values()), "children")
     for call in state.open_calls.values():
         _require(type(call.name) is str and type(call.arguments) is str, "open_calls")
         _require(type(call.started) is int and type(call.seq) in (int, type(None)), "open_calls")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from dsh_actors.core.children import fold_child
 from dsh_actors.core.chunks import Usage
 from dsh_actors.core.events import Event, SessionHeader, wrong_payload
 from dsh_actors.core.inbox import Inbox
+from dsh_actors.core.jobs import JobLog
 from dsh_actors.core.loop_guard import LoopGuard
 from dsh_actors.core.request import RequestHeader
 from dsh_actors.core.surface import Surface
@@ -71,6 +73,11 @@ class SessionState:
     guard: LoopGuard = field(default_factory=LoopGuard)
     todos: list[JsonObject] | None = None
     title: str | None = None
+    children: dict[str, JsonObject] = field(default_factory=dict)
+    """Sub-agents by id: those that work, and those that can be asked to work again."""
+    jobs: JobLog = field(default_factory=JobLog)
+    turn_seq: int | None = None
+    """Where the latest turn begins, as far as that was seen; no checkpoint holds it."""
     title_pinned: bool = False
     """Whether a person gave the title: then nothing else changes it."""
     unbilled: Usage | None = None
@@ -97,6 +104,7 @@ class SessionState:
         match event.type:
             case "turn/start":
                 self.last_turn = self.open_turn = data["turn"]
+                self.turn_seq = event.seq
                 self.open_step = None
                 self.counters.turns += 1
                 self.todos = None
@@ -137,10 +145,23 @@ class SessionState:
                 self.counters.retries += 1
             case "todo/write":
                 self.todos = data["todos"]
+            case _:
+                self._fold_beside(event)
+
+    def _fold_beside(self, event: Event) -> None:
+        """What goes on beside the turns."""
+        match event.type:
             case "session/title":
-                self._fold_title(data)
+                self._fold_title(event.data)
             case "session/title-llm-result":
-                self._fold_title_call(data)
+                self._fold_title_call(event.data)
+            case "subagent/started" | "subagent/ended":
+                # A fork is the parent of none of them.
+                if event.seq >= (self.header.seed_length or 0):
+                    fold_child(self.children, event.type, event.data)
+            case "job/started" | "job/ended":
+                own = event.seq >= (self.header.seed_length or 0)
+                self.jobs.apply(event.type, event.data, own=own)
 
     def _fold_reply(self, data: JsonObject) -> None:
         usage = data.get("usage")
@@ -191,4 +212,6 @@ class SessionState:
             "title": [self.title, self.title_pinned],
             "guard": self.guard.snapshot(),
             "unbilled": self.unbilled and self.unbilled.to_json(),
+            "children": self.children,
+            "jobs": self.jobs.to_json(),
         }

@@ -53,6 +53,7 @@ class TurnMachine:
         self._steps_in_turn = 0
         self._reason: JsonObject | None = None
         self._ending: JsonObject | None = None
+        self._told_running = False
         self._latched = False
         self._disposed = False
         self._context: tuple[int, str | None] | None = None
@@ -212,13 +213,15 @@ class TurnMachine:
         if self._disposed:
             return
         if self.phase is Phase.IDLE:
+            self._told_running = True
             self.do(io.Notify("agent/status", {"status": "running"}))
             self._open_turn()
         elif self.phase is Phase.MAINTENANCE or self._ending is not None:
             self._latched = True
 
     def _go_idle(self) -> None:
-        was_running = self.running
+        # Not by the phase: a turn that a limit forbids is over before it has one.
+        was_running, self._told_running = self._told_running, False
         self.phase, self.ticket, self._ending = Phase.IDLE, None, None
         latched, self._latched = self._latched, False
         if was_running:
@@ -242,7 +245,7 @@ class TurnMachine:
     def _propose(self, target: Target) -> None:
         """Claim input for one more step, unless a limit of the run is reached."""
         guard = self.state.guard if target == "next-step" else LoopGuard()
-        if (reached := self.env.watch.before_step(self.state.counters, guard)) is not None:
+        if (reached := self.env.watch.claim_step(self.state.counters, guard)) is not None:
             self.stop_at(reached)
             return
         self._claim(target)
@@ -340,8 +343,8 @@ class TurnMachine:
         if self._reason is None or self._reason["kind"] != "max-tokens":
             self._reason = result
         if self._reason is not None and not self.state.inbox.has_pending("next-step"):
-            turn = self.state.last_turn
-            self.start(Phase.STOPPING, lambda ticket: io.AskStopping(ticket, turn))
+            turn, reason = self.state.last_turn, self._reason
+            self.start(Phase.STOPPING, lambda ticket: io.AskStopping(ticket, turn, reason))
         else:
             self._propose("next-step")
 
@@ -359,7 +362,7 @@ class TurnMachine:
         self.do(io.Flush(None))
         self.requests.drop()
         self._batch, self._prompt, self._claimed = None, None, ()
-        may_go_on = drive_on and self.env.watch.before_step(self.state.counters, LoopGuard()) is None
+        may_go_on = self.env.watch.before_step(self.state.counters, LoopGuard()) is None and drive_on
         if may_go_on and self.state.inbox.has_pending():
             self._latched = False
             self._open_turn()

@@ -355,8 +355,11 @@ class FinaliseTool:
 
 @dataclass(frozen=True, slots=True)
 class AskStopping:
+    """``reason`` is that of the end of the turn, if nobody gives it more to do."""
+
     ticket: Ticket
     turn: int
+    reason: JsonObject = field(hash=False)
 
 
 @dataclass(frozen=True, slots=True)

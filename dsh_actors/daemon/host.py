@@ -305,7 +305,9 @@ class Host:
     def _require_new(self, name: str | None) -> None:
         if name is None:
             return
-        if name in self._table.live or run_native(self._registry.read, name) is not None:
+        table = self._table
+        row = table.writer.newest(name) or run_native(self._registry.read, name)
+        if name in table.live or row is not None:
             raise SessionExists(f"there is an agent {name} already", hint="send it a message")
 
     def _fork_of(self, fork: tuple[str, int | None], options: AgentOptions, setup: Setup) -> AgentHandle:

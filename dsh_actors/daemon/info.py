@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from dsh_actors.core.outcome import RunEnd
@@ -20,7 +20,7 @@ class AgentInfo:
 
     ``next_turn`` and ``next_step`` count queued messages, ``approvals`` open questions. ``tokens`` and
     ``cost`` are totals since the agent is hosted, ``cost`` None where a part of it is not known. Times are
-    ms since the epoch. ``last_end`` is the ``run.end`` of the last run that is over.
+    ms since the epoch.
     """
 
     id: str
@@ -41,13 +41,19 @@ class AgentInfo:
     updated: int
     approvals: int
     error: str | None
-    last_end: JsonObject | None = field(default=None, hash=False)
+    end_text: str | None = None
+    """`last_end` as JSON text: of a hundred thousand agents hardly any is looked at."""
+
+    @property
+    def last_end(self) -> JsonObject | None:
+        """The ``run.end`` of the last run that is over."""
+        return None if self.end_text is None else json.loads(self.end_text)
 
     def to_json(self) -> JsonObject:
-        return {name: getattr(self, name) for name in _NAMES}
+        return {name: getattr(self, name) for name in _NAMES} | {"last_end": self.last_end}
 
 
-_NAMES = tuple(each.name for each in fields(AgentInfo))
+_NAMES = tuple(each.name for each in fields(AgentInfo) if each.name != "end_text")
 _END_NAMES = frozenset(each.name for each in fields(RunEnd))
 _END_TUPLES = frozenset({"denied", "abandoned", "warnings"})
 

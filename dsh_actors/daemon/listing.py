@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dsh_actors.daemon.info import AgentInfo
+from dsh_actors.daemon.live import info_of
 from dsh_actors.errors import UsageError
 from dsh_actors.runtime.files import run_native
 
@@ -30,8 +30,7 @@ def list_agents(table: LiveTable, state: str | None, after: str | None, limit: i
     while limit is None or len(found) < limit:
         rows = run_native(table.registry.page, place, BATCH)
         for row in rows:
-            live = table.live.get(row[0])
-            info = table.info(live) if live is not None else _info(row)
+            info = _newest(table, row[0]) or AgentInfo(*row)
             if state is None or info.state == state:
                 found.append(info)
         if len(rows) < BATCH:
@@ -40,6 +39,11 @@ def list_agents(table: LiveTable, state: str | None, after: str | None, limit: i
     return found[:limit]
 
 
-def _info(row: tuple[Any, ...]) -> AgentInfo:
-    *values, end = row
-    return AgentInfo(*values, None if end is None else json.loads(end))  # type: ignore[call-arg]
+def _newest(table: LiveTable, agent_id: str) -> AgentInfo | None:
+    live = table.live.get(agent_id)
+    if live is not None:
+        return table.info(live)
+    row = table.writer.newest(agent_id)
+    return None if row is None else info_of(row)
+
+

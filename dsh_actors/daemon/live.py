@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dsh_actors.core.events import Event
@@ -50,6 +50,7 @@ class LiveAgent:
     """
 
     __slots__ = (
+        "base",
         "began",
         "books",
         "fold",
@@ -71,6 +72,7 @@ class LiveAgent:
         self.row = row
         self.limits = limits
         self.handle: AgentHandle = None  # type: ignore[assignment]  # set before anybody sees it
+        self.base: LimitBase | None = None
         self.fold: OutcomeFold | None = None
         self.subscribers: list[Subscriber] | None = None
         self.timers: tuple[Timer, ...] = ()
@@ -168,6 +170,9 @@ class LiveAgent:
     def touch(self) -> None:
         """Bring the row up to date, to be written."""
         self.row.updated = self.books.now_ms()
+        base = self.handle.limit_base()
+        if base != self.base:
+            self.base, self.row.base = base, base_to_json(base)
         if self.fold is not None:
             self.row.run_ms = self._run_ms()
 
@@ -195,22 +200,30 @@ def cost_with(before: float | None, fold: OutcomeFold) -> float | None:
 
 
 def limit_base_of(row: AgentRow, fold: OutcomeFold | None = None) -> LimitBase:
-    """What the limits of an agent go on counting from; ``fold`` is of a run that was cut."""
-    steps, tool_calls, tokens = json.loads(row.base)
-    return LimitBase(steps, tool_calls, tokens, row.cost if fold is None else cost_with(row.cost, fold))
+    """What the limits of an agent go on counting from; ``fold`` is of a run that was cut.
+
+    The log knows what such a run cost, and the row may be older.
+    """
+    base = LimitBase(*json.loads(row.base))
+    if fold is None or base.cost is None:
+        return base
+    spent = cost_with(row.cost, fold)
+    return replace(base, cost=base.cost if spent is None else max(base.cost, spent))
 
 
-_ROW_NAMES = tuple(
-    each.name for each in fields(AgentInfo) if each.name in {field.name for field in fields(AgentRow)}
-)
+def base_to_json(base: LimitBase) -> str:
+    return json.dumps([base.steps, base.tool_calls, base.tokens, base.cost, base.agents])
+
+
+_INFO_NAMES = frozenset(each.name for each in fields(AgentInfo))
+_ROW_NAMES = tuple(each.name for each in fields(AgentRow) if each.name in _INFO_NAMES)
 
 
 def info_of(row: AgentRow, **live: Any) -> AgentInfo:
     """What a row tells; ``live`` are the members that only a live agent has, or has newer."""
     values = {name: getattr(row, name) for name in _ROW_NAMES}
     values |= {"step": None, "tool": None, "approvals": 0, **live}
-    values["last_end"] = None if row.last_end is None else json.loads(row.last_end)
-    return AgentInfo(**values)
+    return AgentInfo(**values, end_text=row.last_end)
 
 
 def _total(tokens: Tokens) -> int:

@@ -128,7 +128,7 @@ class LiveTable:
 
     def read(self, agent_id: str) -> AgentRow:
         """The row of an agent that is not live. Raises `AgentNotFound`."""
-        row = run_native(self.registry.read, agent_id)
+        row = self.writer.newest(agent_id) or run_native(self.registry.read, agent_id)
         if row is None:
             raise AgentNotFound(f"there is no agent {agent_id}", hint="`dsh agent ls` lists them")
         return row
@@ -193,24 +193,26 @@ class LiveTable:
 
     # --- going -------------------------------------------------------------------------------
 
-    def sleep_if_idle(self, agent_id: str) -> bool:
-        """Put an agent to sleep unless somebody needs it; whether it sleeps. Waits for no door."""
+    def sleep_if_idle(self, agent_id: str, *, is_pressed: bool = False) -> bool:
+        """Put an agent to sleep unless somebody needs it; whether it sleeps. Waits for no door.
+
+        ``is_pressed``: its place is needed, so that queued input does not keep it awake; it stays queued.
+        """
         with self.doors.if_free(agent_id) as is_ours:
             live = self.live.get(agent_id)
             if not is_ours or live is None or not self._may_sleep(live):
                 return False
+            if not is_pressed and (live.row.next_turn or live.row.next_step):
+                return False
             return self._sleep(live)
 
     def _may_sleep(self, live: LiveAgent) -> bool:
-        row = live.row
         if live.pins or live.going or live.is_running or live.fold is not None:
             return False
-        if row.next_turn or row.next_step or self.approvals.get(row.id):
-            return False
-        return not self.harness.work.of(SessionId(row.id))
+        return not self.approvals.get(live.row.id) and not self.harness.work.of(SessionId(live.row.id))
 
     def _sleep(self, live: LiveAgent) -> bool:
-        agent_id = live.row.id
+        agent_id, queued = live.row.id, live.row.next_turn + live.row.next_step
         live.going = True
         try:
             self.harness.flush(agent_id) if live.next_seq else None
@@ -222,7 +224,7 @@ class LiveTable:
             return False
         live.row.state = "asleep"
         self._leave(live)
-        if live.row.next_turn or live.row.next_step:
+        if live.row.next_turn + live.row.next_step > queued:
             # Somebody else than the daemon told it something at the last moment; it is in the log.
             self.on_left_over(agent_id)
         return True

@@ -34,8 +34,8 @@ LAYOUT = Layout(
 class AgentRow:
     """What is known of an agent whether it is live or not.
 
-    ``last_end`` is the JSON text of the last ``run.end``. ``base`` is where the limits began to count, as
-    JSON ``[steps, tool calls, tokens]``. ``run_from`` is the event that a run which is not over began
+    ``last_end`` is the JSON text of the last ``run.end``. ``base`` is what the limits count from,
+    the members of a `LimitBase` as a JSON list. ``run_from`` is the event that a run which is not over began
     with, None where nothing is owed; ``run_ms`` is what that run had taken when it was last looked at.
     """
 
@@ -148,4 +148,7 @@ class Registry:
 
     def _query(self, text: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self._file.reading() as database:
-            return database.execute(text, values).fetchall() if database is not None else []
+            if database is None:
+                return []
+            database.text_factory = str  # a call of ours for each text would be half of a long list's time
+            return database.execute(text, values).fetchall()

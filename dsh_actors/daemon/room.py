@@ -7,7 +7,7 @@ import resource
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from typing import Protocol
 
 from dsh_actors.errors import HostFull
 
@@ -16,18 +16,19 @@ __all__ = ["Descriptors", "Room"]
 MAX_RESERVE = 512
 """Descriptors kept for what live agents open when they work: connections, pipes, files."""
 
-COUNT_EVERY = 64
-PER_AGENT = 2
+PER_AGENT = 4
+"""Descriptors that an agent may open until they are counted again: lock, log, connection, pipe."""
+
 MAX_TRIES = 16
 RETRY_AFTER_S = 5
 
 
 class Descriptors:
-    """The open descriptors of this process against its limit. Counted now and then, else reckoned."""
+    """The open descriptors of this process against its limit. Counted now and then."""
 
     def __init__(self) -> None:
         self._counted = 0
-        self._since = COUNT_EVERY
+        self._left = 0
 
     def has_room(self) -> bool:
         """Whether one more agent can be opened without coming near the limit."""
@@ -35,10 +36,12 @@ class Descriptors:
         if limit == resource.RLIM_INFINITY:
             return True
         most = limit - min(MAX_RESERVE, limit // 4)
-        self._since += 1
-        if self._since >= COUNT_EVERY or self._counted + self._since * PER_AGENT >= most:
-            self._counted, self._since = _open_descriptors(), 0
-        return self._counted + self._since * PER_AGENT < most
+        self._left -= 1
+        if self._left <= 0:
+            self._counted = _open_descriptors()
+            # The nearer the limit, the more often: what is open already opens more as it works.
+            self._left = (most - self._counted) // (2 * PER_AGENT)
+        return self._left > 0
 
 
 def _open_descriptors() -> int:
@@ -48,10 +51,14 @@ def _open_descriptors() -> int:
         return 0  # not Linux, or none left even for this: then the limit itself says no
 
 
+class Sleep(Protocol):
+    def __call__(self, agent_id: str, *, is_pressed: bool = False) -> bool: ...
+
+
 class Room:
     """The places of live agents. ``sleep`` puts an idle one to sleep at once; whether it did."""
 
-    def __init__(self, max_live: int, wait_s: float, sleep: Callable[[str], bool]) -> None:
+    def __init__(self, max_live: int, wait_s: float, sleep: Sleep) -> None:
         self.max_live = max_live
         self._wait_s = wait_s
         self._sleep = sleep
@@ -104,7 +111,10 @@ class Room:
         return "the process has hardly any file descriptor left for one more agent"
 
     def _sleep_one(self) -> bool:
-        return any(self._sleep(agent_id) for agent_id in list(self.idle)[:MAX_TRIES])
+        idle = list(self.idle)[:MAX_TRIES]
+        if any(self._sleep(agent_id) for agent_id in idle):
+            return True
+        return any(self._sleep(agent_id, is_pressed=True) for agent_id in idle)
 
     def _changed(self) -> None:
         for changed in self._waiting:

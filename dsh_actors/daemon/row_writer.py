@@ -23,6 +23,7 @@ class RowWriter:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._noted: dict[str, AgentRow] = {}
+        self._writing: dict[str, AgentRow] = {}
         self._urgent: list[tuple[Change, GeventFuture]] = []
         self._timer: Timer | None = None
         self._is_busy = False
@@ -33,6 +34,10 @@ class RowWriter:
         self._noted[row.id] = row
         if self._timer is None:
             self._timer = after(WINDOW_S, self._window_over)
+
+    def newest(self, agent_id: str) -> AgentRow | None:
+        """A row that is not written yet. Whoever changes it notes it again."""
+        return self._noted.get(agent_id) or self._writing.get(agent_id)
 
     def save(self, row: AgentRow, options: str | None = None) -> None:
         """Write the row as it is and wait. Raises `StorageFull` or `StorageError`, with nothing written."""
@@ -74,7 +79,8 @@ class RowWriter:
                 done.set(None)
             return
         urgent, self._urgent = self._urgent, []
-        noted, self._noted = self._noted, {}
+        noted = self._writing = self._noted
+        self._noted = {}
         # What is noted comes first: what somebody waits for is newer.
         changes = [*map(Change.of, noted.values()), *(change for change, _ in urgent)]
         self._is_busy = True
@@ -85,7 +91,9 @@ class RowWriter:
 
     def _written(self, waiting: list[GeventFuture], error: BaseException | None) -> None:
         self._is_busy = False
+        writing, self._writing = self._writing, {}
         if error is not None:
+            self._noted = {**writing, **self._noted}  # with the next that is written
             LOGGER.error("the table of agents could not be written: %s", error_chain(error))
         for done in waiting:
             if error is None:

@@ -197,7 +197,12 @@ class Daemon:
         return max(self._last_run, self.http.last_left or 0.0)
 
     def close(self, grace_s: float) -> None:
-        """Take nothing new, let what runs be resumable, write everything, in about ``grace_s`` seconds."""
+        """Take nothing new, let what runs be resumable, write everything, in about ``grace_s`` seconds.
+
+        May be called again.
+        """
+        if self._is_stopping:
+            return
         self._is_stopping = True
         ends = time.monotonic() + grace_s
         self.http.stop_accepting()

@@ -18,7 +18,7 @@ BACKLOG = 256
 MAX_PATH_BYTES = 107
 """What an address of a Unix socket holds, without its closing zero byte."""
 
-_LOOK_S = 2.0
+_LOOK_S = 1.0
 
 
 class UnixListener:

@@ -5,16 +5,15 @@ Everything here may wait. Whoever calls it holds the agent's door.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dsh_actors.actors.protocol import Setup
-from dsh_actors.core.options import AgentOptions
+from dsh_actors.core.options import AgentOptions, LimitBase
 from dsh_actors.daemon.interrupted import CutRun, read_cut_run
 from dsh_actors.daemon.kept_options import options_from_json, options_to_json
-from dsh_actors.daemon.live import LiveAgent, limit_base_of
+from dsh_actors.daemon.live import LiveAgent, base_to_json, limit_base_of
 from dsh_actors.daemon.live_table import DISPOSE_S, LiveTable
 from dsh_actors.daemon.registry import AgentRow
 from dsh_actors.errors import SessionCorrupt, SessionNotFound, SessionUnsupported, UsageError
@@ -118,8 +117,7 @@ def _describe(table: LiveTable, live: LiveAgent) -> None:
     row.id, row.cwd, row.model = handle.id, handle.header.cwd or "", handle.model
     row.parent = handle.header.parent_session
     row.turn, row.next_turn, row.next_step = status.turn, status.next_turn, status.next_step
-    standing = status.standing
-    row.base = json.dumps([standing.steps, standing.tool_calls, standing.tokens])
+    row.base = base_to_json(handle.limit_base())
     row.created = row.updated = now
     live.next_seq = status.next_seq
 
@@ -145,5 +143,5 @@ def _go_on(table: LiveTable, live: LiveAgent, cut: CutRun) -> None:
         table.run_over(live)
 
 def _blank_row() -> AgentRow:
-    no_base = "[0, 0, 0]"
+    no_base = base_to_json(LimitBase())
     return AgentRow("", "idle", None, "", "", None, 0, 0, 0, 0, 0.0, None, 0, 0, None, None, no_base, None, 0)

@@ -60,6 +60,8 @@ def install_blocking_detection(
         # gevent warns that it cannot watch the memory without psutil: nobody asked it to.
         warnings.simplefilter("ignore", RuntimeWarning)
         hub.start_periodic_monitoring_thread()
+    # A native thread that meets a patched lock gets a hub, and may block for as long as it likes.
+    config.monitor_thread = previous[0]
 
     def undo() -> None:
         monitor = hub.periodic_monitoring_thread

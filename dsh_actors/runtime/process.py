@@ -1,4 +1,4 @@
-"""Runs commands: each in its own session, with one pipe for its output, ended as a whole.
+"""Runs commands: each in its own session, with a pipe for its output, ended as a whole.
 
 `posix_spawn` and a libev child watcher instead of a fork: libev reaps every child, so nothing here may
 call `waitpid`. Commands are started and awaited in the main thread's hub only.
@@ -10,16 +10,20 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import gevent
 from gevent import get_hub
 from gevent.event import Event
 
+from dsh_actors.core.bounded_output import BoundedOutput
 from dsh_actors.errors import ToolError
 from dsh_actors.ports import CancelToken, ProcessResult
+from dsh_actors.runtime.process_command import Command, Pipe, Sink
 from dsh_actors.runtime.process_guard import MARKER_NAME, Process, end_processes, find_processes, pids_since
 from dsh_actors.runtime.process_spawn import (
+    StandardEnds,
     close_now,
     command_line,
     prepare_world,
@@ -29,15 +33,13 @@ from dsh_actors.runtime.process_spawn import (
     tags_of,
 )
 
-__all__ = ["MARKER_NAME", "Processes"]
+__all__ = ["MARKER_NAME", "Processes", "RunningCommand"]
 
 _DRAIN_S = 0.2
-_DRAIN_BYTES = 1 << 20
-"""How long, and how far, a command's pipe is read after its exit while somebody else still holds it."""
+"""How long a command's pipe is read after its exit while somebody else still holds it."""
 _PARTING_S = 0.02
 _REAP_S = 1.0
 _MAX_WAIT_S = 2147483.0
-_READ_BYTES = 65536
 
 
 class Processes:
@@ -56,8 +58,8 @@ class Processes:
         self._marker = marker
         self._grace_s = grace_s
         self._started = 0
-        self._running: dict[int, _Command] = {}
-        self._active: set[_Command] = set()
+        self._running: dict[int, Command] = {}
+        self._active: set[Command] = set()
         self._strays: dict[int, int] = {}
         self._tags = tags_of(marker)
         self._guard = _Guard(f"/{marker}.", self._tags)
@@ -80,14 +82,33 @@ class Processes:
         """
         if cancel.reason is not None:
             return ProcessResult(None, b"", 0, "cancelled", False, 0.0)
-        command = self._start(argv, cwd, env, output_limit_bytes)
+        output = BoundedOutput(output_limit_bytes)
+        command = self._start(argv, cwd, env, output.add)
+        result = self._wait(command, timeout_s, cancel)
+        kept, omitted = output.parts()
+        return replace(result, output=kept, omitted=omitted)
+
+    def start(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str,
+        env: Mapping[str, str],
+        on_output: Sink,
+        on_errors: Sink | None = None,
+        stdin: bytes | None = None,
+    ) -> RunningCommand:
+        """See `ports.ProcessRunner.start`; raises as `run` does."""
+        command = self._start(argv, cwd, env, on_output, on_errors, stdin)
+        return RunningCommand(lambda timeout_s, cancel: self._wait(command, timeout_s, cancel))
+
+    def _wait(self, command: Command, timeout_s: float, cancel: CancelToken) -> ProcessResult:
         undo = cancel.on_cancel(lambda: command.end("cancelled"))
         try:
             if not command.over.wait(min(timeout_s, _MAX_WAIT_S)):
                 command.end("timeout")
             left = self._end(command) if command.ended_by else []
-            command.end_of_output.wait(_DRAIN_S)
-            command.close_pipe()
+            command.drain(_DRAIN_S)
             if not left and (left := self._find(command, {})):
                 # The end of the pipe, or of what held it, is seen a moment before that of the process.
                 gevent.sleep(_PARTING_S)
@@ -116,7 +137,15 @@ class Processes:
         self._strays.clear()
         self._guard.close()
 
-    def _start(self, argv: Sequence[str], cwd: str, env: Mapping[str, str], limit: int) -> _Command:
+    def _start(
+        self,
+        argv: Sequence[str],
+        cwd: str,
+        env: Mapping[str, str],
+        on_output: Sink,
+        on_errors: Sink | None = None,
+        stdin: bytes | None = None,
+    ) -> Command:
         if self._closed:
             raise ToolError("cannot run a command: the harness is stopping", code="START_FAILED")
         self._started += 1
@@ -126,43 +155,43 @@ class Processes:
         environment = {**env, "PWD": cwd, MARKER_NAME: f"{outer}/{own}" if outer else own}
         path, arguments = command_line(argv, cwd, env)
         self._guard.ensure(self._running, self._strays)
+        tag = self._tags[self._started % len(self._tags)]
         try:
-            read_end, write_end = os.pipe()
+            ends = StandardEnds(stdin, separate=on_errors is not None)
         except OSError as error:
             raise start_error(argv[0], error) from error
         try:
-            os.set_blocking(read_end, False)
             # Nothing may yield between these lines: libev would reap the child unseen.
-            tag = self._tags[self._started % len(self._tags)]
-            pid = spawn_command(path, arguments, environment, write_end, tag)
-            command = _Command(pid, f"/{own}/".encode(), tag, read_end, limit, self._on_exit)
+            pid = spawn_command(path, arguments, environment, ends, tag)
+            sinks = (on_output,) if on_errors is None else (on_output, on_errors)
+            pipes = tuple(map(Pipe, ends.take(), sinks))
+            command = Command(pid, f"/{own}/".encode(), tag, pipes, self._on_exit)
         except (OSError, ValueError) as error:
-            close_now(read_end)
             raise start_error(argv[0], error) from error
         finally:
-            close_now(write_end)
+            ends.close()
         self._running[pid] = command
         self._active.add(command)
         self._guard.add(pid)
         return command
 
-    def _on_exit(self, command: _Command) -> None:
+    def _on_exit(self, command: Command) -> None:
         # From here on the kernel may give the pid to another command. The guard keeps the group until it
         # is known what the command left behind.
         del self._running[command.pid]
 
-    def _end(self, command: _Command) -> list[Process]:
+    def _end(self, command: Command) -> list[Process]:
         left = end_processes(lambda seen: self._find(command, seen), self._grace_s, gevent.sleep)
         if command.exit_status is None:
             command.over.clear()
             command.over.wait(_REAP_S)
         return left
 
-    def _find(self, command: _Command, seen: Mapping[int, int]) -> list[Process]:
+    def _find(self, command: Command, seen: Mapping[int, int]) -> list[Process]:
         pids, tags = self._candidates(command), range(command.tag, command.tag + 1)
         return find_processes(command.needle, {command.pid}, seen, pids, tags)
 
-    def _candidates(self, command: _Command) -> list[int]:
+    def _candidates(self, command: Command) -> list[int]:
         """Pids that may belong to ``command``; the leaders of the other running commands do not."""
         running = self._running
         candidates = [pid for pid in pids_since(command.pid) if pid not in running]
@@ -180,109 +209,15 @@ class Processes:
             self._guard.add(process.pid, process.started)
 
 
-class _Command:
-    """One command: its process, its pipe and what ended it. Callbacks run in the hub."""
+class RunningCommand:
+    """Implements `ports.RunningProcess`."""
 
-    def __init__(
-        self, pid: int, needle: bytes, tag: int, pipe: int, limit: int, on_exit: Callable[[_Command], None]
-    ) -> None:
-        loop = get_hub().loop
-        self._child = loop.child(pid)
-        self._child.start(self._exited)
-        self.pid = pid
-        self.needle = needle
-        self.tag = tag
-        self.exit_status: int | None = None
-        self.ended_by: str | None = None
-        self.over = Event()
-        self.end_of_output = Event()
-        self._on_exit = on_exit
-        self._output = _Output(limit)
-        self._began = time.monotonic()
-        self._duration_s: float | None = None
-        self._drained = 0
-        self._pipe = pipe
-        self._reader = loop.io(pipe, 1)
-        self._reader.start(self._readable)
+    def __init__(self, wait: Callable[[float, CancelToken], ProcessResult]) -> None:
+        self._wait = wait
 
-    def end(self, by: str, wake: bool = True) -> None:
-        """Note why the command has to end, unless it already did, and wake who waits for it."""
-        if self.exit_status is None and self.ended_by is None:
-            self.ended_by = by
-            if wake:
-                self.over.set()
-
-    def result(self, left_running: bool) -> ProcessResult:
-        output, omitted = self._output.parts()
-        code = None
-        if self.ended_by is None and self.exit_status is not None:
-            code = os.waitstatus_to_exitcode(self.exit_status)
-        duration = self._duration_s if self._duration_s is not None else time.monotonic() - self._began
-        return ProcessResult(code, output, omitted, self.ended_by, left_running, duration)
-
-    def close_pipe(self) -> None:
-        if self._pipe >= 0:
-            self._reader.stop()
-            self._reader.close()
-            os.close(self._pipe)  # the patched one, made for a descriptor that had a watcher
-            self._pipe = -1
-
-    def abandon(self) -> None:
-        """Let go of everything; a process still there is killed. The watcher stays until it is reaped."""
-        self.close_pipe()
-        if self.exit_status is None:
-            try:
-                os.killpg(self.pid, signal.SIGKILL)
-            except OSError:  # it ended meanwhile, or belongs to another user
-                return
-
-    def _exited(self) -> None:
-        self.exit_status = self._child.rstatus
-        self._duration_s = time.monotonic() - self._began
-        self._child.stop()
-        self._child.close()
-        self._on_exit(self)
-        self.over.set()
-
-    def _readable(self) -> None:
-        # One read for each turn of the hub: full speed, and nobody else has to wait.
-        try:
-            piece = os.read(self._pipe, _READ_BYTES)
-        except BlockingIOError:
-            return
-        self._output.add(piece)
-        if self.exit_status is not None:
-            self._drained += len(piece)
-        if not piece or self._drained > _DRAIN_BYTES:
-            self._reader.stop()
-            self.end_of_output.set()
-
-
-class _Output:
-    """The first and the last half of at most ``limit`` bytes, and the count of all."""
-
-    def __init__(self, limit: int) -> None:
-        self._head_limit = limit // 2
-        self._tail_limit = limit - limit // 2
-        self._head = bytearray()
-        self._tail = bytearray()
-        self._total = 0
-
-    def add(self, piece: bytes) -> None:
-        self._total += len(piece)
-        room = self._head_limit - len(self._head)
-        if room > 0:
-            self._head += piece[:room]
-            piece = piece[room:]
-        self._tail += piece[-self._tail_limit :] if self._tail_limit else b""
-        if len(self._tail) > 2 * self._tail_limit:
-            del self._tail[: -self._tail_limit]
-
-    def parts(self) -> tuple[bytes, int]:
-        """What is kept, and how many bytes between its halves are not."""
-        tail = self._tail[max(0, len(self._tail) - self._tail_limit) :]
-        output = bytes(self._head + tail)
-        return output, self._total - len(output)
+    def wait(self, *, timeout_s: float, cancel: CancelToken) -> ProcessResult:
+        """See `ports.RunningProcess.wait`."""
+        return self._wait(timeout_s, cancel)
 
 
 class _Guard:

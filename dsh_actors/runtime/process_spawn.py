@@ -20,6 +20,7 @@ from dsh_actors.errors import ToolError
 from dsh_actors.runtime import process_guard
 
 __all__ = [
+    "StandardEnds",
     "close_now",
     "command_line",
     "prepare_world",
@@ -94,28 +95,75 @@ def _find_program(name: bytes, cwd: bytes, search: bytes) -> bytes | None:
     return None
 
 
-def spawn_command(path: bytes, arguments: list[bytes], env: Mapping[str, str], output: int, tag: int) -> int:
+class StandardEnds:
+    """What a command gets as its standard input, output and error, and our ends of the pipes.
+
+    ``stdin`` is its whole input, None for none. Raises `OSError`, with nothing left open.
+    """
+
+    def __init__(self, stdin: bytes | None, *, separate: bool) -> None:
+        self._opened: list[int] = []
+        try:
+            self.stdin = None if stdin is None else self._filled(stdin)
+            pipes = [self._pipe() for _ in range(2 if separate else 1)]
+        except OSError:
+            self.close()
+            raise
+        self._readers = tuple(reader for reader, _ in pipes)
+        self.stdout, self.stderr = pipes[0][1], pipes[-1][1]
+
+    def take(self) -> tuple[int, ...]:
+        """Our ends, now the caller's to close: of the output, and of the errors where they are separate."""
+        self._opened = [fd for fd in self._opened if fd not in self._readers]
+        return self._readers
+
+    def close(self) -> None:
+        for fd in self._opened:
+            close_now(fd)
+        self._opened = []
+
+    def _pipe(self) -> tuple[int, int]:
+        reader, writer = os.pipe()
+        self._opened += (reader, writer)
+        os.set_blocking(reader, False)
+        return reader, writer
+
+    def _filled(self, data: bytes) -> int:
+        """A file in memory: nobody has to feed it while the command reads."""
+        fd = os.memfd_create("stdin")
+        self._opened.append(fd)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        os.lseek(fd, 0, os.SEEK_SET)
+        return fd
+
+
+def spawn_command(
+    path: bytes, arguments: list[bytes], env: Mapping[str, str], ends: StandardEnds, tag: int
+) -> int:
     """Start a command that carries ``tag``, where the hard limit of this process permits one."""
     before = resource.getrlimit(resource.RLIMIT_RTTIME)
     if before[1] != resource.RLIM_INFINITY:
-        return _spawn(path, arguments, env, output)
+        return _spawn(path, arguments, env, ends)
     # A limit cannot be given to `posix_spawn`; the child takes over ours.
     resource.setrlimit(resource.RLIMIT_RTTIME, (tag, before[1]))
     try:
-        return _spawn(path, arguments, env, output)
+        return _spawn(path, arguments, env, ends)
     finally:
         resource.setrlimit(resource.RLIMIT_RTTIME, before)
 
 
-def _spawn(path: bytes, arguments: list[bytes], env: Mapping[str, str], output: int) -> int:
+def _spawn(path: bytes, arguments: list[bytes], env: Mapping[str, str], ends: StandardEnds) -> int:
+    nothing = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
     return _posix_spawn(
         path,
         arguments,
         env,
         file_actions=(
-            (os.POSIX_SPAWN_DUP2, output, 1),
-            (os.POSIX_SPAWN_DUP2, output, 2),
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_DUP2, ends.stdout, 1),
+            (os.POSIX_SPAWN_DUP2, ends.stderr, 2),
+            nothing if ends.stdin is None else (os.POSIX_SPAWN_DUP2, ends.stdin, 0),
         ),
         setsid=True,
         setsigmask=(),

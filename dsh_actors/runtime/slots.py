@@ -38,13 +38,14 @@ class Slots:
     @contextmanager
     def taken(self, cancel: CancelToken) -> Iterator[None]:
         """Hold a slot for the block. Raises `Cancelled`, holding none, if ``cancel`` is thrown before."""
-        self._acquire(cancel)
+        self.acquire(cancel)
         try:
             yield
         finally:
-            self._release()
+            self.release()
 
-    def _acquire(self, cancel: CancelToken) -> None:
+    def acquire(self, cancel: CancelToken) -> None:
+        """Take a slot until `release`. Raises `Cancelled`, holding none, if ``cancel`` is thrown before."""
         if cancel.reason is not None:
             raise Cancelled(cancel.reason)
         if self._in_use < self.limit:
@@ -61,12 +62,13 @@ class Slots:
         except BaseException:
             # Cancelled, or killed, or timed out, while waiting; the slot may have been given already.
             if self._waiting.pop(key, None) is None:
-                self._release()
+                self.release()
             raise
         finally:
             undo()
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Give a slot that was acquired to whoever waits longest."""
         if self._waiting:
             # The slot passes on without being free in between, so nobody can overtake.
             _, woken = self._waiting.popitem(last=False)

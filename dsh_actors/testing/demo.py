@@ -10,9 +10,11 @@ import json
 import re
 from dataclasses import dataclass, field
 
+from dsh_actors.core.answers import schema_in
 from dsh_actors.core.messages import Message, TextBlock, ToolCallBlock, ToolResultBlock, UserSource, text_of
 from dsh_actors.core.request import ModelRequest
 from dsh_actors.core.text import JsonObject, shorten
+from dsh_actors.testing.demo_values import demo_value
 
 __all__ = ["demo_entry"]
 
@@ -64,6 +66,9 @@ def demo_entry(request: ModelRequest) -> JsonObject:
     tools = {tool.name for tool in request.header.tools}
     calls = _look_around(found, tools) or _search(found, tools) or _read(found, tools)
     if not calls:
+        schema = schema_in(request.header.system or "")
+        if schema is not None:
+            return {"text": json.dumps(demo_value(schema), ensure_ascii=False)}
         return {"text": _answer(found, tools)}
     entry: JsonObject = {"calls": calls}
     if not found.calls:

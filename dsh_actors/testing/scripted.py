@@ -8,6 +8,9 @@ A script is a list of entries, one a request, in order:
     {"finish": "length"}                                 stop, tool_calls, length
     {"error": {"code": "RATE_LIMIT", "status": 429, "retry_after_ms": 3000, "message": "…"}}
 
+An entry with ``"for": TEXT`` is for agents whose task holds that text: such an agent gets the entries for it,
+in order, and every other agent those that are for nobody.
+
 Any entry may carry ``"usage"`` ({"input", "output", "cache_read", "cache_write", "reasoning"}) and
 ``"chunks"``, the number of pieces that each text is cut into. Usage is estimated where it is absent.
 """
@@ -15,6 +18,7 @@ Any entry may carry ``"usage"`` ({"input", "output", "cache_read", "cache_write"
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +38,7 @@ from dsh_actors.core.chunks import (
     UsageChunk,
 )
 from dsh_actors.core.ids import CallId
-from dsh_actors.core.messages import Block, Message, ReasoningBlock, TextBlock, ToolCallBlock
+from dsh_actors.core.messages import Block, Message, ReasoningBlock, TextBlock, ToolCallBlock, text_of
 from dsh_actors.core.request import ModelRequest, RequestHeader
 from dsh_actors.core.retry import RetryPolicy
 from dsh_actors.core.text import JsonObject, clean_text
@@ -46,7 +50,7 @@ __all__ = ["ScriptedProvider", "check_script"]
 CONTEXT_WINDOW = 1_000_000
 DEFAULT_CHUNKS = 3
 
-_ENTRY_KEYS = frozenset({"text", "think", "calls", "finish", "error", "usage", "chunks"})
+_ENTRY_KEYS = frozenset({"text", "think", "calls", "finish", "error", "usage", "chunks", "for"})
 _USAGE_KEYS = frozenset({"input", "output", "cache_read", "cache_write", "reasoning"})
 _ERROR_KEYS = frozenset({"code", "status", "retry_after_ms", "message"})
 _FINISHES: dict[str, FinishKind] = {"stop": "stop", "tool_calls": "tool-calls", "length": "max-tokens"}
@@ -78,6 +82,10 @@ class ScriptedProvider:
         """The normalised requests so far, oldest first."""
         return [_decode(body) for body in self._bodies]
 
+    def play(self, entries: Sequence[JsonObject]) -> None:
+        """Go on with this script. Raises `UsageError` where it is none."""
+        self._own = _Player(check_script(list(entries), "entries"))
+
     def prepare(self, config: CallConfig) -> PreparedCall:
         """Reads the script's file when it is named first. Raises `UsageError` where it is no script."""
         if self._own is None and config.model != "demo":
@@ -106,7 +114,7 @@ class ScriptedProvider:
             request = _decode(body)
             step = sum(message.role == "assistant" for message in request.messages)
             return step + 1, demo_entry(request)
-        return (self._own or self._player(model)).next()
+        return (self._own or self._player(model)).next(body)
 
     def _player(self, path: str) -> _Player:
         player = self._players.get(path)
@@ -115,14 +123,31 @@ class ScriptedProvider:
         return player
 
 
-@dataclass(slots=True)
 class _Player:
-    entries: list[JsonObject]
-    played: int = 0
+    """Each list of entries is played by those it is for; the numbers of requests are the script's."""
 
-    def next(self) -> tuple[int, JsonObject | None]:
-        self.played += 1
-        return self.played, self.entries[self.played - 1] if self.played <= len(self.entries) else None
+    def __init__(self, entries: list[JsonObject]) -> None:
+        self._played = 0
+        self._rest: dict[str | None, deque[JsonObject]] = {None: deque()}
+        for entry in entries:
+            self._rest.setdefault(entry.get("for"), deque()).append(entry)
+
+    def next(self, body: bytes) -> tuple[int, JsonObject | None]:
+        self._played += 1
+        whose = None
+        if len(self._rest) > 1:
+            task = _task(_decode(body))
+            whose = next((name for name in self._rest if name is not None and name in task), None)
+        rest = self._rest[whose]
+        return self._played, rest.popleft() if rest else None
+
+
+def _task(request: ModelRequest) -> str:
+    """What the agent was last asked to do, by a person or by another agent."""
+    for message in reversed(request.messages):
+        if message.role == "user" and message.source.to_json()["kind"] in ("user", "coordinator"):
+            return text_of(message)
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +231,8 @@ def _problem(entry: Any) -> str | None:
             return "usage and error must be objects"
         if part.keys() - allowed:
             return f"unknown member {min(part.keys() - allowed)!r}"
-    if not all(isinstance(entry.get(key, ""), str) for key in ("text", "think")):
-        return "text and think must be strings"
+    if not all(isinstance(entry.get(key, ""), str) for key in ("text", "think", "for")):
+        return "text, think and for must be strings"
     if "error" in entry and not isinstance(entry["error"].get("code"), str):
         return "an error needs a code"
     if any(type(value) is not int or value < 0 for value in entry.get("usage", {}).values()):

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from gevent.event import Event as Signal
+from gevent.monkey import get_original
 
 from dsh_actors.core.events import Event
 
@@ -16,6 +17,27 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < ends, "it did not happen"
         never.wait(0.001)
+
+
+class NativeGate:
+    """Native threads pass it while it is open. The patched `threading` has no lock that is fit for them."""
+
+    def __init__(self) -> None:
+        self._lock = get_original("_thread", "allocate_lock")()
+
+    def set(self) -> None:
+        """Open it."""
+        if self._lock.locked():
+            self._lock.release()
+
+    def clear(self) -> None:
+        self._lock.acquire(False)
+
+    def wait(self, timeout_s: float) -> bool:
+        is_open = self._lock.acquire(timeout=timeout_s)
+        if is_open:
+            self._lock.release()
+        return is_open
 
 
 def notes(first: int, below: int) -> tuple[Event, ...]:

@@ -682,8 +682,8 @@ def test_children_of_tools_do_not_inherit_the_keys_of_providers(tmp_path, monkey
         monkeypatch.setenv(name, value)
     config = load_config(env={**os.environ, "DSH_HOME": str(tmp_path / "home")}, cwd=str(tmp_path))
     with Harness.open(config) as harness:
-        env = harness._assembly._child_environment(str(tmp_path))
-    assert env["HARMLESS"] == "yes" and env["PWD"] == str(tmp_path)
+        env = harness._assembly._child_environment()
+    assert env["HARMLESS"] == "yes"
     assert "DEEPSEEK_API_KEY" not in env and secret not in env.values()
 
 
@@ -692,7 +692,7 @@ def test_a_key_that_is_none_takes_no_other_variable_from_children(tmp_path, monk
         monkeypatch.setenv(name, value)
     config = load_config(env={**os.environ, "DSH_HOME": str(tmp_path / "home")}, cwd=str(tmp_path))
     with Harness.open(config) as harness:
-        env = harness._assembly._child_environment(str(tmp_path))
+        env = harness._assembly._child_environment()
     assert env["PROGRESS"] == "none" and "OPENAI_API_KEY" not in env
 
 
@@ -889,7 +889,7 @@ def test_a_closed_runner_has_given_up_its_interceptors_and_timers():
     scope.listen("agent/turn-stopping", lambda payload: go.get(timeout=DEADLINE_S))
     runner, ref, _ = bare_runner(scope)
     runner.carry_out(io.StartTimer(4, 20))  # type: ignore[arg-type]
-    runner.carry_out(io.AskStopping(5, 1))  # type: ignore[arg-type]
+    runner.carry_out(io.AskStopping(5, 1, {"kind": "completed"}))  # type: ignore[arg-type]
     began.get(timeout=DEADLINE_S)
     runner.close()
     assert reasons.get(timeout=DEADLINE_S) == "told"

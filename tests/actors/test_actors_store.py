@@ -25,9 +25,8 @@ from dsh_actors.core.options import AgentOptions
 from dsh_actors.errors import ActorGone, HarnessError, SessionBusy, SessionNotFound, StorageFull
 from dsh_actors.runtime.actor import live_actors, start_actor
 from dsh_actors.runtime.tasks import TaskKilled, live_tasks, start_task
-from tests.actors.kit import notes, until
+from tests.actors.kit import NativeGate, notes, until
 
-NativeEvent = get_original("threading", "Event")
 ONE = SessionId("one")
 
 
@@ -37,11 +36,11 @@ class Storage(MemoryStorage):
     def __init__(self) -> None:
         super().__init__("test", lambda: 1)
         self.full = False
-        self.gate = NativeEvent()
-        self.gate.set()
+        self.gate = NativeGate()
         self.entered: queue.SimpleQueue[str] = get_original("queue", "SimpleQueue")()
         self.batches: list[list[int]] = []
         self.closes = 0
+        self.gates_reads = False
 
     def pass_gate(self, what: str) -> None:
         self.entered.put(what)
@@ -53,6 +52,11 @@ class Storage(MemoryStorage):
 
     def open(self, session_id: SessionId) -> Writer:
         return Writer(self, super().open(session_id))
+
+    def read(self, session_id: SessionId, from_seq: int = 0) -> Iterator[Event]:
+        if self.gates_reads:
+            self.pass_gate("read")
+        return super().read(session_id, from_seq)
 
 
 class Writer:
@@ -343,6 +347,28 @@ def test_recovering_reads_what_was_not_written_yet_and_stores_what_closes_it(sho
     assert shop.stored() == [0, 1]
     with pytest.raises(SessionNotFound):
         shop.ask(p.RecoverSession(SessionId("other")))
+
+
+def test_a_recovery_that_the_next_store_does_again_closes_the_turn_once(shop):
+    shop.reserve()
+    shop.append(TURN)
+    assert shop.flush().get(timeout=10).failure is None
+    while not shop.storage.entered.empty():
+        shop.storage.entered.get()
+    shop.storage.gates_reads = True
+    shop.storage.gate.clear()
+    ends: queue.SimpleQueue = queue.SimpleQueue()
+    ask = lambda _token: shop.home.ask_again(p.RecoverSession(ONE), timeout=10)  # noqa: E731
+    start_task(ask, ends.put, name="aside")
+    entered(shop, "read")
+    shop.crash()
+    shop.start()
+    entered(shop, "read")
+    shop.storage.gate.set()
+    assert [event.type for event in ends.get(timeout=10).value.closers] == ["turn/end"]
+    shop.storage.gates_reads = False
+    assert shop.flush().get(timeout=10).failure is None
+    assert shop.stored() == [0, 1] and shop.broken.empty()
 
 
 def test_the_next_incarnation_writes_what_the_last_one_had(shop):

@@ -150,7 +150,7 @@ def test_an_asker_that_stopped_waiting_is_forgotten(stage):
         assert not agent.when_idle(0.001)
     agent.status()
     actor = next(each for each in live_actors() if each.name == agent.id)
-    assert len(actor._idle_waiters) == 0
+    assert not actor._waiters
     stream.send(*text_chunks("ok"))
     assert agent.when_idle(10)
 

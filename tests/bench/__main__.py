@@ -1,4 +1,4 @@
-"""`python -m tests.bench [steps|growth|startup|many|listing|storage|streams]…`: run them, print a table.
+"""`python -m tests.bench [NAME]…`: run the benchmarks of `NAMES`, or all of them, and print a table.
 
 Run it on a quiet machine. The limits are those of the project, ratios where a ratio is promised.
 """
@@ -12,11 +12,12 @@ from itertools import chain
 from pathlib import Path
 
 from tests.bench import storage, streams
+from tests.bench.batches import Batches
 from tests.bench.listing import Listing
 from tests.bench.measure import Bench
 from tests.model_server import ModelServer
 
-NAMES = ("steps", "growth", "startup", "many", "listing", "storage", "streams")
+NAMES = ("steps", "growth", "startup", "many", "batch", "listing", "storage", "streams")
 
 Row = tuple[str, str, str, float, float]
 
@@ -37,6 +38,11 @@ def rows(bench: Bench, names: list[str]) -> Iterator[Row]:
         many = bench.many()
         title = f"{many.agents} agents at once, {many.lost} lost"
         yield title, f"{many.at_once_s:.2f} s", f"in turn {many.in_turn_s:.2f} s", many.ratio, 1.5
+    if "batch" in names:
+        found = Batches.measure(bench)
+        ours = f"{found.batch_ms:.1f} ms"
+        yield "a task of a batch", ours, f"a run {found.run_ms:.0f} ms", found.against_runs, 0.1
+        yield "the same", ours, f"an agent {found.agent_ms:.1f} ms", found.against_agents, 1.5
     if "listing" in names:
         listing = Listing.measure(bench.cwd)
         title = f"the newest 20 of {listing.sessions} sessions"

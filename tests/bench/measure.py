@@ -152,7 +152,7 @@ class Bench:
     def startup(self, repeats: int = 3) -> Startup:
         """CPU of `dsh run` when its first request arrives, in a home that exists."""
         runs = [self._first_request_cpu_s() for _ in range(repeats + 1)][1:]
-        imports = [self._worker("imports", modules=PACKAGES)["cpu_s"] for _ in range(repeats)]
+        imports = [self.worker("imports", modules=PACKAGES)["cpu_s"] for _ in range(repeats)]
         return Startup(statistics.median(runs), statistics.median(imports))
 
     def many(self, agents: int = 200) -> Many:
@@ -160,7 +160,7 @@ class Bench:
         names = [f"stream-{n}" for n in range(agents)]
         job = {"prompts": [prompt(name) for name in names], "warm_up": [prompt("default")] * 5}
         self.server.load(ROUTES, keep_bodies=False)
-        in_turn = self._worker("in_turn", **job)
+        in_turn = self.worker("in_turn", **job)
         self.server.load({**ROUTES, "stream-*": gate_route("all")}, keep_bodies=False)
         worker = self._start("at_once", **job)
         assert worker.stdout is not None
@@ -198,7 +198,8 @@ class Bench:
             yield _Talk(to, answers)
         assert process.wait(PATIENCE_S) == 0
 
-    def _worker(self, kind: str, **job: Any) -> Any:
+    def worker(self, kind: str, **job: Any) -> Any:
+        """What one measurement of `tests.bench.worker` comes to."""
         return self._finish(self._start(kind, **job))
 
     def _start(self, kind: str, **job: Any) -> subprocess.Popen[bytes]:

@@ -19,6 +19,7 @@ from dsh_actors.errors import EventRefused
 from dsh_actors.testing.machine import MachineDriver, call_chunks, text_chunks
 from tests.core.test_turn_properties import Walker
 
+JOB_FACTS = [("job/started", {"id": "bash-1", "label": "make"}), ("job/ended", {"id": "bash-1"})]
 TODOS = {"todos": [{"content": "mow", "status": "pending"}]}
 
 
@@ -41,7 +42,9 @@ def random_log(data: st.DataObject) -> MachineDriver:
             walker.answer()
         elif walker.choose("outside", "outside", "record") == "record":
             kind, fact = data.draw(
-                st.sampled_from([("todo/write", TODOS), ("session/title", {"title": "A walk"})])
+                st.sampled_from(
+                    [("todo/write", TODOS), ("session/title", {"title": "A walk"}), *JOB_FACTS]
+                )
             )
             walker.send(io.Record(kind, fact))
         else:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +29,11 @@ from dsh_actors.daemon.host import Host
 from dsh_actors.daemon.info import AgentInfo
 from dsh_actors.harness import Harness
 from dsh_actors.ports import StreamControl
+from dsh_actors.runtime.tasks import TaskEnd, start_task
 from dsh_actors.task_spec import TaskSpec
 from dsh_actors.testing.manual import ManualProvider
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class EchoProvider:
@@ -86,7 +93,11 @@ class Daemon:
         self.harness = Harness.open(config, providers=providers)
         chosen = {"on_change": self.changes.append, "admission_wait_s": 0.0, **self.options, **options}
         self.host = Host(self.harness, config, **chosen)
-        self.host.start()
+        try:
+            self.host.start()
+        except BaseException:
+            self.harness.close()
+            raise
 
     def close(self) -> None:
         self.host.close()
@@ -115,3 +126,35 @@ class Daemon:
 
     def types(self, agent_id: str) -> list[str]:
         return [event.type for event in self.host.events(agent_id)]
+
+
+def at_once(*works: Callable[[], Any]) -> list[Any]:
+    """Run them side by side; what each returned, or the error that it raised."""
+    ends: dict[int, TaskEnd[Any]] = {}
+    tasks = [
+        start_task(lambda _token, work=work: work(), partial(ends.__setitem__, number), name="test")
+        for number, work in enumerate(works)
+    ]
+    for task in tasks:
+        assert task.join(30.0)
+    return [ends[n].error if ends[n].error is not None else ends[n].value for n in range(len(works))]
+
+
+def start_program(source: str, folder: Path) -> subprocess.Popen[str]:
+    """A process of its own that runs ``source`` with the folder as its argument."""
+    program = folder / "program.py"
+    program.write_text(source)
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "gevent.monkey", str(program), str(folder)],
+        env={"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"], "HOME": str(folder), "LANG": "C.UTF-8"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run_program(source: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """As `start_program`, to its end."""
+    with start_program(source, folder) as process:
+        out, err = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)

@@ -44,7 +44,7 @@ class UnixConnection(http.client.HTTPConnection):
 @dataclass
 class Answer:
     status: int
-    headers: Mapping[str, str]
+    headers: Any
     raw: bytes
 
     @property
@@ -89,7 +89,7 @@ class Client:
         try:
             connection.request(method, path, raw, sent)
             response = connection.getresponse()
-            answer = Answer(response.status, dict(response.getheaders()), response.read())
+            answer = Answer(response.status, response.headers, response.read())
         finally:
             connection.close()
         self._check(method, path, answer)

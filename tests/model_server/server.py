@@ -3,7 +3,8 @@
 `POST /chat/completions` (with or without `/v1`) and `POST /v1/messages` play the script, each on its
 own wire; `GET /models` lists one model,
 `/control/…` loads a script and reads the log. A request belongs to the route named by the last
-`[[route:NAME]]` in its body, else to the route of its model's name, else to `default`.
+`[[route:NAME]]` in its body, else by the first `[[agent:NAME]]` (which an agent's own task begins with, so
+that it stays the agent's whatever else is said), else to the route of its model's name, else to `default`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from tests.model_server.replies import Answer, Reply
 __all__ = ["Script", "serve"]
 
 _ROUTE = re.compile(rb"\[\[route:([A-Za-z0-9_.-]+)\]\]")
+_AGENT = re.compile(rb"\[\[agent:([A-Za-z0-9_.-]+)\]\]")
 _MODEL = re.compile(rb'"model"\s*:\s*"([^"\\]*)"')
 _EXHAUSTED = Answer(
     {
@@ -107,7 +109,8 @@ class Script:
     def admit(self, path: str, headers: dict[str, str], body: bytes, arrived: float) -> tuple[Record, Reply]:
         marks = _ROUTE.findall(body)
         with self.changed:
-            name = marks[-1].decode() if marks else self._by_model(body)
+            agent = None if marks else _AGENT.search(body)
+            name = marks[-1].decode() if marks else agent[1].decode() if agent else self._by_model(body)
             number, answer = self._route(name).next()
             reply = answer.messages if path.endswith("/messages") else answer.chat
             record = Record(len(self.log), name, number, path, headers, b"", arrived)

@@ -17,10 +17,11 @@ from gevent.pool import Pool
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsh_actors.core.bounded_output import BoundedOutput
 from dsh_actors.errors import ToolError
 from dsh_actors.ports import ProcessResult
 from dsh_actors.runtime.cancel import CancelSource
-from dsh_actors.runtime.process import MARKER_NAME, Processes, _Output
+from dsh_actors.runtime.process import MARKER_NAME, Processes
 from dsh_actors.testing.memory import peak_kib, reset_peak
 
 _COUNT = iter(range(10**6))
@@ -316,7 +317,7 @@ def test_a_huge_output_neither_grows_memory_nor_starves_the_hub(processes: Proce
 
 @given(pieces=st.lists(st.binary(max_size=40), max_size=12), limit=st.integers(0, 50))
 def test_the_head_and_the_tail_are_kept_and_the_rest_is_counted(pieces: list[bytes], limit: int) -> None:
-    output = _Output(limit)
+    output = BoundedOutput(limit)
     for piece in pieces:
         output.add(piece)
     whole = b"".join(pieces)

@@ -29,7 +29,7 @@ _AT_ONCE = 200
 _KEPT = frozenset({"ok", "interrupted", "empty"})
 """What is damaged or not understood is looked at each time: it may be put right behind our back."""
 
-_LISTING = "id, cwd, title, created, updated, turns, status"
+_LISTING = "id, cwd, title, created, updated, turns, status, parent"
 _TOTALS = tuple(Counters.__slots__)
 
 _Row = tuple[str, str, SessionListing]
@@ -46,11 +46,17 @@ class SessionIndex:
         self._file = IndexFile(path)
         self._source = source
 
-    def listings(self, cwd: str | None = None, limit: int | None = None) -> Iterator[SessionListing]:
-        """As `SessionStorage.list`, at most ``limit``, reading only sessions whose row does not hold."""
-        places = self._source.places(cwd, limit)
+    def listings(
+        self, cwd: str | None = None, limit: int | None = None, *, roots_only: bool = False
+    ) -> Iterator[SessionListing]:
+        """As `SessionStorage.list`, at most ``limit``, reading only sessions whose row does not hold.
+
+        ``roots_only`` leaves sub-agents' sessions out.
+        """
+        # How many of the newest are sub-agents' is seen when they are looked at.
+        places = self._source.places(cwd, None if roots_only else limit)
         index = self._file.open()
-        shown = self._shown(places, cwd, index)
+        shown = self._shown(places, cwd, index, roots_only)
         try:
             yield from islice(shown, limit)
             if index is not None and cwd is None and limit is None:
@@ -81,8 +87,9 @@ class SessionIndex:
             header = self._source.header(session_id)
             told = projection.summary
             title, turns, status = told.title, told.turns, told.status
+            created, parent = header.created_at, header.agent_above
             listing = SessionListing(
-                header.id, header.cwd, title, header.created_at, place.updated, turns, status
+                header.id, header.cwd, title, created, place.updated, turns, status, parent
             )
             return _remember(index, [(place.key, revision, listing)], projected=True)
         finally:
@@ -146,12 +153,13 @@ class SessionIndex:
             index.close()
 
     def _shown(
-        self, places: Sequence[Place], cwd: str | None, index: OpenIndex | None
+        self, places: Sequence[Place], cwd: str | None, index: OpenIndex | None, roots_only: bool
     ) -> Generator[SessionListing, None, None]:
         for start in range(0, len(places), _AT_ONCE):
             for listing in self._listings_of(places[start : start + _AT_ONCE], index):
                 # Directories of different names can share a project.
-                if cwd is None or listing.cwd in (None, cwd):
+                is_here = cwd is None or listing.cwd in (None, cwd)
+                if is_here and not (roots_only and listing.parent):
                     yield listing
 
     def _listings_of(self, places: Sequence[Place], index: OpenIndex | None) -> Iterator[SessionListing]:
@@ -201,11 +209,10 @@ def _crc(values: Sequence[object]) -> int:
 def _remember(index: OpenIndex, rows: Sequence[_Row], *, projected: bool = False) -> bool:
     """Store lines of the list; ``projected``: the words of these sessions are up to date as well."""
     values = [
-        (key, revision, one.id, one.cwd, one.title, one.created, one.updated, one.turns, one.status)
-        for key, revision, one in rows
+        (key, revision, *(getattr(one, name) for name in _LISTING.split(", "))) for key, revision, one in rows
     ]
     columns = f"key, revision, {_LISTING}, crc"
-    insert = f"INSERT OR REPLACE INTO sessions ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    insert = f"INSERT OR REPLACE INTO sessions ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
     def remember(database: sqlite3.Connection) -> None:
         database.executemany(insert, [(*row, _crc(row)) for row in values])

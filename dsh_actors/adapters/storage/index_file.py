@@ -21,11 +21,11 @@ __all__ = ["LAYOUT", "IndexFile", "OpenIndex"]
 
 LAYOUT = Layout(
     application_id=0x44534849,
-    version=2,
+    version=3,
     statements=(
         "CREATE TABLE sessions (key TEXT PRIMARY KEY, revision TEXT NOT NULL, id TEXT NOT NULL, cwd TEXT,"
         " title TEXT, created INTEGER NOT NULL, updated INTEGER NOT NULL, turns INTEGER NOT NULL,"
-        " status TEXT NOT NULL, crc INTEGER NOT NULL) STRICT",
+        " status TEXT NOT NULL, parent TEXT, crc INTEGER NOT NULL) STRICT",
         "CREATE TABLE projections (key TEXT PRIMARY KEY, identity TEXT NOT NULL, revision TEXT,"
         " next_seq INTEGER NOT NULL,"
         " fold TEXT NOT NULL, turns INTEGER NOT NULL, steps INTEGER NOT NULL, tool_calls INTEGER NOT NULL,"

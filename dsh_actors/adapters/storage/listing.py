@@ -39,6 +39,7 @@ def list_session(directory: str, updated_ms: int) -> SessionListing:
         updated_ms,
         summary.turns,
         status,
+        None if header is None else header.agent_above,
     )
 
 

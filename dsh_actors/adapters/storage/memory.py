@@ -54,10 +54,9 @@ class _Kept:
             status = "unsupported"
         except EventRefused:
             status = "corrupt"
-        header = self.header
-        return SessionListing(
-            header.id, header.cwd, summary.title, header.created_at, self.updated_ms, summary.turns, status
-        )
+        header, turns, title = self.header, summary.turns, summary.title
+        times = (header.created_at, self.updated_ms)
+        return SessionListing(header.id, header.cwd, title, *times, turns, status, header.agent_above)
 
 
 class MemoryStorage:

@@ -136,11 +136,11 @@ class SqliteStorage:
     def listing(self, row: rows.SessionRow) -> SessionListing:
         """What the list tells of a session. Raises nothing for one that is damaged."""
         summary, status = SessionSummary(), ""
-        session_id, created = SessionId(id_of_name(row.name)), row.updated
+        session_id, created, parent = SessionId(id_of_name(row.name)), row.updated, None
         path = self._file.path
         try:
             header = row.header(path)
-            session_id, created = header.id, header.created_at
+            session_id, created, parent = header.id, header.created_at, header.agent_above
             row.require_whole(path)
             with self._file.reading() as database:
                 if database is not None:
@@ -151,7 +151,8 @@ class SqliteStorage:
         except (SessionError, EventRefused):
             status = "corrupt"
         status = status or ("live" if self.is_live(row) else summary.status)
-        return SessionListing(session_id, row.cwd, summary.title, created, row.updated, summary.turns, status)
+        title, turns = summary.title, summary.turns
+        return SessionListing(session_id, row.cwd, title, created, row.updated, turns, status, parent)
 
     def newest(self, cwd: str, limit: int = 2) -> Sequence[tuple[SessionId, bool]]:
         """The last changed sessions of ``cwd`` that can be opened, and whether each has a live writer.

@@ -6,10 +6,11 @@ Knows nothing of approval; the environment it is given is already free of secret
 from __future__ import annotations
 
 import shutil
-import signal
+from collections.abc import Sequence
 from functools import cache
 
-from dsh_actors.core.text import JsonObject, decode_output, shorten
+from dsh_actors.core.bounded_output import exit_words, visible
+from dsh_actors.core.text import JsonObject, shorten
 from dsh_actors.errors import ToolError
 from dsh_actors.ports import ProcessResult, ToolContext, ToolOutput, ToolSpec
 
@@ -65,15 +66,14 @@ class BashTool:
 
     def execute(self, arguments: JsonObject, context: ToolContext) -> ToolOutput:
         """Codes of error results: ``EXIT_STATUS``, ``TIMEOUT``, ``CANCELLED``. See `ports.Tool`."""
-        if arguments.get("background"):
-            raise ToolError(
-                "background jobs are not available in this run; run it in the foreground", code="UNSUPPORTED"
-            )
         asked = arguments.get("timeout_s")
-        timeout_s = _clamp(asked, context.timeout_s)
         env = {**context.env, **_UNATTENDED}
+        argv = context.wrap([_shell(env.get("PATH")), "-c", arguments["command"]], context.cwd)
+        if arguments.get("background"):
+            return _start_job(arguments["command"], argv, env, asked, context)
+        timeout_s = _clamp(asked, context.timeout_s)
         result = context.processes.run(
-            context.wrap([_shell(env.get("PATH")), "-c", arguments["command"]], context.cwd),
+            argv,
             cwd=context.cwd,
             env=env,
             timeout_s=timeout_s,
@@ -81,6 +81,26 @@ class BashTool:
             output_limit_bytes=context.output_limit_bytes,
         )
         return _report(result, context.output_limit_bytes, _timeout_note(asked, timeout_s, context.timeout_s))
+
+
+def _start_job(
+    command: str, argv: Sequence[str], env: dict[str, str], asked: float | None, context: ToolContext
+) -> ToolOutput:
+    if context.jobs is None:
+        raise ToolError(
+            "background jobs are not available in this run; run it in the foreground", code="UNSUPPORTED"
+        )
+    job = context.jobs.start(
+        command,
+        argv,
+        cwd=context.cwd,
+        env=env,
+        # Any job ends with the run; written so that NaN fails the comparison.
+        timeout_s=asked if asked is not None and 0 < asked < float("inf") else None,
+        output_limit_bytes=context.output_limit_bytes,
+    )
+    text = f"Started as background job {job.id}. You are told when it ends, also after your turn."
+    return ToolOutput(text, meta={"job": job.id})
 
 
 @cache
@@ -103,7 +123,7 @@ def _timeout_note(asked: float | None, used: float, ceiling: float) -> str:
 
 
 def _report(result: ProcessResult, limit: int, timeout_note: str) -> ToolOutput:
-    text, omitted = _visible(result, limit)
+    text, omitted = visible(result.output, result.omitted, limit)
     code = None
     notes: list[str] = []
     if result.ended_by == "timeout":
@@ -114,7 +134,7 @@ def _report(result: ProcessResult, limit: int, timeout_note: str) -> ToolOutput:
         notes.append(f"cancelled after {result.duration_s:.1f} s")
     elif result.exit_code:
         code = "EXIT_STATUS"
-        notes.append(_exit_note(result.exit_code))
+        notes.append(exit_words(result.exit_code))
     if result.left_running:
         notes.append(
             "a process it started is still running; it is ended with the run, and nothing reads its output "
@@ -131,64 +151,3 @@ def _report(result: ProcessResult, limit: int, timeout_note: str) -> ToolOutput:
         text += "\n"
     text += "\n".join(f"[{note}]" for note in notes)
     return ToolOutput(text or "(no output)", is_error=code is not None, code=code, meta=meta)
-
-
-def _exit_note(exit_code: int) -> str:
-    if exit_code > 0:
-        return f"exit code {exit_code}"
-    try:
-        name = signal.Signals(-exit_code).name
-    except ValueError:  # a real-time signal
-        name = str(-exit_code)
-    return f"ended by signal {name}"
-
-
-def _visible(result: ProcessResult, limit: int) -> tuple[str, int]:
-    """The output as text of about ``limit`` bytes, and how many bytes of output it leaves out."""
-    whole = decode_output(result.output)
-    if not result.omitted and len(whole.encode()) <= limit:
-        return whole, 0
-    middle = min(limit // 2, len(result.output))
-    head, used_by_head = _fit(result.output[:middle], limit // 2, from_end=False)
-    tail, used_by_tail = _fit(result.output[middle:], limit - limit // 2, from_end=True)
-    omitted = result.omitted + len(result.output) - used_by_head - used_by_tail
-    return f"{head}\n[{omitted} bytes omitted here]\n{tail}", omitted
-
-
-def _fit(raw: bytes, budget: int, from_end: bool) -> tuple[str, int]:
-    """The longest start or end of ``raw`` that fits as text, and its bytes. Binary data grows when shown."""
-    low, high = 0, len(raw)
-    size = high
-    while True:
-        part = _without_cut_start(raw[len(raw) - size :]) if from_end else _without_cut_end(raw[:size])
-        text = decode_output(part)
-        if len(text.encode()) <= budget:
-            low = size
-        else:
-            high = size - 1
-        if low >= high:
-            if size == low:
-                return text, len(part)
-            size = low
-        else:
-            size = (low + high + 1) // 2
-
-
-def _without_cut_end(raw: bytes) -> bytes:
-    """``raw`` without the start of a UTF-8 character whose rest is cut off."""
-    for back in range(1, min(3, len(raw)) + 1):
-        byte = raw[-back]
-        if byte >= 0xC0:
-            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-            return raw[:-back] if length > back else raw
-        if byte < 0x80:
-            break
-    return raw
-
-
-def _without_cut_start(raw: bytes) -> bytes:
-    """``raw`` without the rest of a UTF-8 character whose start is cut off."""
-    skip = 0
-    while skip < min(3, len(raw)) and 0x80 <= raw[skip] < 0xC0:
-        skip += 1
-    return raw[skip:]

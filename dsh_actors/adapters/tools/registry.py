@@ -18,11 +18,13 @@ def builtin_tools() -> tuple[Tool, ...]:
     from dsh_actors.adapters.tools.edit import EditTool
     from dsh_actors.adapters.tools.glob import GlobTool
     from dsh_actors.adapters.tools.grep import GrepTool
+    from dsh_actors.adapters.tools.job_tools import JobListTool, JobOutputTool, JobStopTool, JobWaitTool
     from dsh_actors.adapters.tools.read import ReadTool
     from dsh_actors.adapters.tools.todo import TodoWriteTool
     from dsh_actors.adapters.tools.write import WriteTool
 
-    return (BashTool(), EditTool(), GlobTool(), GrepTool(), ReadTool(), TodoWriteTool(), WriteTool())
+    jobs = (JobListTool(), JobOutputTool(), JobStopTool(), JobWaitTool())
+    return (BashTool(), EditTool(), GlobTool(), GrepTool(), *jobs, ReadTool(), TodoWriteTool(), WriteTool())
 
 
 def select_tools(

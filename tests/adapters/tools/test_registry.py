@@ -15,6 +15,10 @@ PARAMETERS = {
     "edit": {"path", "old", "new", "all"},
     "glob": {"pattern", "path"},
     "grep": {"pattern", "path", "glob", "ignore_case", "context", "limit"},
+    "job_list": set(),
+    "job_output": {"id", "timeout_s"},
+    "job_stop": {"id"},
+    "job_wait": {"ids", "any", "timeout_s"},
     "read": {"path", "offset", "limit"},
     "todo_write": {"todos"},
     "write": {"path", "content"},
@@ -44,7 +48,7 @@ def test_what_changes_nothing_says_so_and_reads_may_run_together() -> None:
     changes = {tool.spec.name for tool in TOOLS if tool.spec.changes}
     assert changes == {"bash", "edit", "write"}
     parallel = {tool.spec.name for tool in TOOLS if tool.is_parallel({})}
-    assert {"read", "glob", "grep"} <= parallel
+    assert {"read", "glob", "grep", "job_wait"} <= parallel
     assert parallel.isdisjoint({"edit", "write", "todo_write"})
 
 

@@ -84,6 +84,7 @@ _TASK = _object(
         "fork": _said(TEXT, "the session to begin with a copy of: ID or ID@SEQ"),
         "ephemeral": FLAG,
         "schema": _said(ANY_OBJECT, "the JSON Schema that the answer shall fit"),
+        "schema_retries": _said(WHOLE, "how often an answer that does not fit is sent back"),
         "limits": _LIMITS,
     },
 )

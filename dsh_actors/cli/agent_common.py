@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import click
@@ -16,6 +17,7 @@ from dsh_actors.core.exit_codes import EXIT_CODES, error_line, exit_code_of
 from dsh_actors.core.text import JsonObject
 from dsh_actors.daemon.client import DaemonClient, loopback_url
 from dsh_actors.errors import CredentialError, UsageError
+from dsh_actors.runtime.signals import waking_signals
 
 __all__ = ["connect", "daemon_options", "finish_waiting", "socket_option"]
 
@@ -35,8 +37,17 @@ def daemon_options(command: _Command) -> _Command:
     return socket_option(_json_option(command))  # type: ignore[type-var]
 
 
-def connect(socket: str | None) -> DaemonClient:
-    """A client of the daemon that is meant; nothing is sent yet. Raises `UsageError`."""
+@contextmanager
+def connect(socket: str | None) -> Iterator[DaemonClient]:
+    """A client of the daemon that is meant; nothing is sent yet. Signals end every wait for it.
+
+    Raises `UsageError` for an address that is none, `CredentialError` where it needs a token.
+    """
+    with waking_signals(), _client(socket) as client:
+        yield client
+
+
+def _client(socket: str | None) -> DaemonClient:
     address = socket or os.environ.get("DSH_SOCKET")
     if address is not None and "://" in address:
         url = loopback_url(address)

@@ -14,6 +14,7 @@ from dsh_actors.cli.options import (
     RunArguments,
     inline_or_file,
     names_in,
+    schema_in,
 )
 from dsh_actors.cli.places import working_directory
 from dsh_actors.cli.printing import write_json, write_text
@@ -56,12 +57,15 @@ _LIMITS = (
     "deadline",
     "tool_timeout",
     "max_retries",
+    "max_agents",
+    "max_concurrent_agents",
+    "max_depth",
 )
 SENT = frozenset(
     {
         *_AS_GIVEN,
         *_LIMITS,
-        *("cwd", "add_dirs", "tools", "deny_tools", "approve"),
+        *("cwd", "add_dirs", "tools", "deny_tools", "approve", "schema", "schema_retries"),
         *("system_prompt", "system_prompt_file", "append_system_prompt", "append_system_prompt_file"),
     }
 )
@@ -101,6 +105,8 @@ def task_of(arguments: RunArguments, *, idle: bool = False) -> JsonObject:
     task["approve"] = _policy(arguments.approve)
     for name in ("system_prompt", "append_system_prompt"):
         task[name] = inline_or_file(arguments, name)
+    if arguments.schema is not None:
+        task |= {"schema": schema_in(arguments.schema), "schema_retries": arguments.schema_retries}
     limits = {name: getattr(arguments, name) for name in _LIMITS}
     task["limits"] = {name: value for name, value in limits.items() if value is not None} or None
     task["prompt"] = _prompt(arguments, idle=idle)

@@ -31,6 +31,7 @@ __all__ = [
     "keyed_option",
     "names_in",
     "outputs_in",
+    "schema_in",
 ]
 
 
@@ -264,12 +265,12 @@ def agent_options(arguments: RunArguments, config: Config, model: str) -> AgentO
         limits=config.limits,
         sandbox=config.approval.sandbox,
         ephemeral=arguments.ephemeral,
-        schema=None if arguments.schema is None else _schema_in(arguments.schema),
+        schema=None if arguments.schema is None else schema_in(arguments.schema),
         schema_retries=arguments.schema_retries,
     )
 
 
-def _schema_in(path: str) -> JsonObject:
+def schema_in(path: str) -> JsonObject:
     """A JSON Schema as far as a file shows; the harness checks it. Raises `UsageError`."""
     from dsh_actors.core.answers import AnswerRefused, parse_json
 

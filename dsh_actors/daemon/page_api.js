@@ -69,7 +69,7 @@ async function follow(path, on, stopped) {
     if (stopped.aborted) return;
     on.state("lost");
     await pause(wait);
-    wait = Math.min(wait * 2, 5000);
+    wait = Math.min(wait * 2, 3000);
   }
 }
 

@@ -34,6 +34,11 @@ EVERY_OPTION = {
     "--deadline": "1h",
     "--tool-timeout": "7",
     "--max-retries": "2",
+    "--max-agents": "8",
+    "--max-concurrent-agents": "3",
+    "--max-depth": "1",
+    "--schema": "schema.json",
+    "--schema-retries": "4",
 }
 
 
@@ -48,6 +53,7 @@ def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DSH_HOME", str(tmp_path / "home"))
     (tmp_path / "more.txt").write_text("Be kind.")
+    (tmp_path / "schema.json").write_text('{"type": "object"}')
     (tmp_path / "rules.toml").write_text('default = "deny"')
     return tmp_path
 
@@ -86,7 +92,12 @@ def test_a_task_has_everything_that_was_given_and_nothing_else(cwd: Path) -> Non
             "deadline": 3600.0,
             "tool_timeout": 7.0,
             "max_retries": 2,
+            "max_agents": 8,
+            "max_concurrent_agents": 3,
+            "max_depth": 1,
         },
+        "schema": {"type": "object"},
+        "schema_retries": 4,
     }
     assert TaskSpec.from_json(task, "the task").prompt == task["prompt"]
     assert task_of(arguments("do it")) == {"prompt": "do it", "cwd": str(cwd)}

@@ -105,10 +105,14 @@ def test_a_lost_connection_is_said_and_a_new_list_replaces_the_old() -> None:
 def test_elsewhere_than_on_a_terminal_each_change_is_a_line(agents: Agents) -> None:
     dsh = agents.served.dsh
     dsh.server.script(C("bash", {"command": "true"}), T("Done."))
+    first = agents.create("--idle")
     watching = dsh.start("agent", "ls", "--watch")
     lines = dsh.start("agent", "ls", "--watch", "--json")
+    for each in (watching, lines):
+        each.wait_for(lambda run: first.encode() in run._out)
     asking, question = agents.asking("--session-id", "watched")
-    watching.wait_for(lambda run: re.search(r"Z  watched  asking +1\.1 bash ", run._out.decode()) is not None)
+    watching.wait_for(lambda run: re.search(rb"Z  watched  asking +1\.1 bash ", run._out) is not None)
+    lines.wait_for(lambda run: any(event.get("approvals") == 1 for event in run.events))
     agents.ok("approve", asking, question)
     agents.ok("wait", asking)
     agents.ok("dispose", asking)
@@ -119,7 +123,6 @@ def test_elsewhere_than_on_a_terminal_each_change_is_a_line(agents: Agents) -> N
         done = each.wait()
         assert (done.code, done.err) == (130, "dsh: signal: stopped by SIGINT\n")
         assert "\x1b" not in done.out
-    assert any(event.get("approvals") == 1 for event in lines.events)
 
 
 @pytest.mark.parametrize("colour", [True, False], ids=["colour", "no-colour"])

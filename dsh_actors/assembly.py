@@ -204,7 +204,7 @@ class AgentAssembly:
         if not slash or not model or not name:
             raise UsageError(
                 f"a model is named PROVIDER/MODEL, not {text!r}",
-                hint=f"providers are: {', '.join(sorted(self._providers))}",
+                code="UNKNOWN_MODEL", hint=f"providers are: {', '.join(sorted(self._providers))}",
             )
         return name, model
 
@@ -214,7 +214,7 @@ class AgentAssembly:
             known = ", ".join(sorted(self._providers))
             raise UsageError(
                 f"there is no provider {name!r}",
-                hint=f"did you mean {near[0]!r}?" if near else f"providers are: {known}",
+                code="UNKNOWN_MODEL", hint=f"did you mean {near[0]!r}?" if near else f"providers are: {known}",
             )
 
     def _title_policy(self, options: AgentOptions) -> TitlePolicy:

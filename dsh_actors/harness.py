@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dsh_actors.actors import protocol as p
+from dsh_actors.actors.approvals import Answerer
 from dsh_actors.actors.jobs import JobGround
 from dsh_actors.actors.lifecycle import AgentEntry, Lifecycle
 from dsh_actors.actors.owned_work import OwnedWork
@@ -62,6 +63,8 @@ class Harness:
 
     ``scope`` is the global scope: what plugins register there holds for every agent. ``storage`` is
     for reading; agents write through their actors. ``pool`` limits all agents together; they count in it.
+    ``answerer`` is asked where a policy says so, and has ``approval_timeout_s`` seconds; without one every
+    such question is answered with no.
     """
 
     _closed = False
@@ -74,6 +77,8 @@ class Harness:
         clock: Clock | None = None,
         ephemeral: bool = False,
         pool: Budget | None = None,
+        answerer: Answerer | None = None,
+        approval_timeout_s: float = 300.0,
     ) -> None:
         require_patched()
         stop_birth_records()
@@ -112,7 +117,7 @@ class Harness:
         self._lifecycle = self._wire()
         watch_sessions(self.scope, self._at.projector)
         self._feed.watch(self.scope)
-        self._supervisor = self._start()
+        self._supervisor = self._start(answerer, approval_timeout_s)
         self._sessions = StoredSessions(self.storage, self._at.store, self._supervisor)
         self._links = self._link()
         self._subagents: Subagents | None = None
@@ -362,7 +367,7 @@ class Harness:
         self._feed.meter(scope, parts.env.config)
         return parts
 
-    def _start(self) -> Ref[Any]:
+    def _start(self, answerer: Answerer | None, approval_timeout_s: float) -> Ref[Any]:
         parts = WorkerParts(
             self.storage,
             self.memory,
@@ -372,6 +377,8 @@ class Harness:
             self._books,
             self._project,
             self._feed,
+            answerer,
+            approval_timeout_s,
         )
         supervisor = SupervisorActor(
             name="supervisor",

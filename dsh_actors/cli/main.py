@@ -18,6 +18,8 @@ __all__ = ["main"]
 
 COMMANDS = {
     "run": "dsh_actors.cli.run",
+    "serve": "dsh_actors.cli.serve",
+    "agent": "dsh_actors.cli.agent",
     "batch": "dsh_actors.cli.batch",
     "script": "dsh_actors.cli.script",
     "session": "dsh_actors.cli.session",

@@ -111,7 +111,7 @@ def reason_of_error(error: BaseException) -> str:
     match error:
         case errors.CredentialError():
             return "auth"
-        case errors.UsageError() | errors.SessionNotFound():
+        case errors.UsageError() | errors.SessionNotFound() | errors.AgentNotFound():
             return "usage"
         case errors.SessionBusy() | errors.SessionExists():
             return "busy"

@@ -308,10 +308,7 @@ class ForkAgent:
 
 @dataclass(frozen=True, slots=True)
 class DisposeAgent:
-    """Cancel, wait until idle, flush, unregister. Replies when all of that is done.
-
-    ``keep_inbox``: what is queued stays in the log, for whoever resumes the session.
-    """
+    """Cancel, wait until idle, flush, unregister; replies then. ``keep_inbox``: what is queued stays so."""
 
     session_id: SessionId
     timeout_s: float = 30.0

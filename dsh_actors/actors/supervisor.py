@@ -268,9 +268,7 @@ class SupervisorActor(BaseActor):
         entry: AgentEntry,
         timeout_s: float,
         settled: Callable[[BaseException | None], None] | None = None,
-        crash: dict[str, Any] | None = None,
-        *,
-        keep_inbox: bool = False,
+        crash: dict[str, Any] | None = None, *, keep_inbox: bool = False,
     ) -> None:
         """``settled`` hears of the end; ``crash`` is reported to the observers before."""
         waiting = [settled] if settled is not None else []

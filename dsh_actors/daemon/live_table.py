@@ -104,6 +104,7 @@ class LiveTable:
         try:
             self._on_change(info)
         except Exception:
+            # It is the listener's fault; this may be the middle of an agent's step.
             LOGGER.exception("a change of agent %s could not be told", info.id)
 
     def stop_run(self, live: LiveAgent, why: str) -> None:

@@ -35,7 +35,7 @@ class Descriptors:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if limit == resource.RLIM_INFINITY:
             return True
-        most = limit - min(MAX_RESERVE, limit // 4)
+        most = limit - min(MAX_RESERVE, limit // 2)
         self._left -= 1
         if self._left <= 0:
             self._counted = _open_descriptors()

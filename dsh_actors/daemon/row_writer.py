@@ -6,9 +6,10 @@ from functools import partial
 
 from dsh_actors.daemon.registry import AgentRow, Change, Registry
 from dsh_actors.errors import StorageError, error_chain
-from dsh_actors.runtime.files import start_native
+from dsh_actors.runtime.files import run_native
 from dsh_actors.runtime.future import GeventFuture
 from dsh_actors.runtime.log import LOGGER
+from dsh_actors.runtime.tasks import TaskEnd, start_task
 from dsh_actors.runtime.timers import Timer, after
 
 __all__ = ["RowWriter"]
@@ -84,13 +85,15 @@ class RowWriter:
         # What is noted comes first: what somebody waits for is newer.
         changes = [*map(Change.of, noted.values()), *(change for change, _ in urgent)]
         self._is_busy = True
-        start_native(
-            partial(self._registry.write, changes),
-            lambda _none, error: self._written([done for _, done in urgent], error),
+        # A task: this may run in the hub, where nothing may wait for a free native thread.
+        start_task(
+            lambda _token: run_native(self._registry.write, changes),
+            partial(self._written, [done for _, done in urgent]),
+            name="daemon/rows",
         )
 
-    def _written(self, waiting: list[GeventFuture], error: BaseException | None) -> None:
-        self._is_busy = False
+    def _written(self, waiting: list[GeventFuture], end: TaskEnd[None]) -> None:
+        self._is_busy, error = False, end.error
         writing, self._writing = self._writing, {}
         if error is not None:
             self._noted = {**writing, **self._noted}  # with the next that is written

@@ -169,7 +169,10 @@ class Daemon:
         return [Notice("approval.requested", each.to_json()) for each in self.desk.open(agent_id)]
 
     def _metrics(self) -> str:
+        counts = dict.fromkeys(("running", "idle", "asleep", "failed"), 0) | self.host.counts()
+        states = tuple(({"state": state}, float(number)) for state, number in counts.items())
         return render(self._harness.metrics()) + self._gauges.render(
+            Reading("dsh_agents_hosted", "gauge", "Agents by state, those that sleep too.", states),
             Reading.gauge("dsh_http_connections", "Open connections.", self.http.connections),
             Reading.gauge("dsh_event_readers", "Open event streams.", self.streams.readers),
             Reading.gauge("dsh_approvals_open", "Questions that wait.", len(self.desk.open())),

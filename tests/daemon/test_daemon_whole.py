@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
 import stat
 import threading
@@ -213,6 +214,25 @@ def test_a_cancel_withdraws_the_question(place):
     everything.leave()
 
 
+def test_a_client_that_is_cut_off_again_and_again_has_the_log_in_the_end(place):
+    text = "".join(f"word {number} " for number in range(3_000))
+    place.script += [{"text": text, "chunks": 3_000}] * 2
+    daemon = place.start(event_queue=32)
+    client, rng = place.client(), random.Random(8)
+    agent = place.create(client, model="scripted/x")
+    client.post(f"/v1/agents/{agent}/messages", {"text": "again"})
+    seen: list = []
+    for _ in range(20):
+        reader = EventReader(client, f"/v1/agents/{agent}/events", seen[-1].id if seen else None)
+        seen += [event for event, _ in zip(reader, range(rng.randrange(1, 400)), strict=False)]
+        reader.leave()
+    wait_for(client, agent)
+    seen += list(EventReader(client, f"/v1/agents/{agent}/events?follow=0", seen[-1].id))
+    events = [Event.from_json(event.data) for event in seen]
+    assert events == list(daemon.harness.read_from(agent)) and len(events) > 5_000
+    assert [event.seq for event in events] == list(range(len(events)))
+
+
 def test_waiting_ends_for_any_and_for_all(place):
     place.start()
     client = place.client()
@@ -257,6 +277,7 @@ def test_health_and_metrics_answer_while_everything_else_waits(place, monkeypatc
     assert (health["status"], health["pid"], health["connections"]) == ("ok", os.getpid(), 2)
     text = client.get("/metrics").raw.decode()
     assert 'dsh_turns_total{end="completed"} 1' in text and "process_open_fds" in text
+    assert 'dsh_agents_hosted{state="failed"} 0' in text
     assert 'dsh_http_answers_total{status="201"} 1' in text
     gate.set()
     until(lambda: bool(ends))

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
+from functools import partial
 from pathlib import Path
 
 import pytest
+from gevent.event import Event
+from gevent.monkey import get_original
 
 from dsh_actors.core.messages import UserSource, text_of
 from dsh_actors.core.options import AgentOptions, LimitBase, Limits
 from dsh_actors.core.policy import ApprovalPolicy, Rule
 from dsh_actors.daemon.kept_options import options_from_json, options_to_json
 from dsh_actors.errors import SessionBusy
+from dsh_actors.runtime.files import DEFAULT_POOL_SIZE, run_native
+from dsh_actors.runtime.tasks import deadline
+from dsh_actors.runtime.timers import after
 from tests.actors.kit import until
-from tests.daemon.host_kit import Daemon, answer, start_program
+from tests.daemon.host_kit import Daemon, answer, at_once, start_program
 
 
 def user_texts(request):
@@ -117,6 +124,29 @@ def test_after_a_kill_no_agent_is_lost_and_none_runs_twice(make_daemon, tmp_path
     assert daemon.manual.sent.empty()
     daemon.host.deliver("silent", "hello")
     assert daemon.end("silent").answer == "echo: hello"
+
+
+def test_rows_are_written_though_no_native_thread_was_free_when_they_were_due(daemon):
+    one = daemon.agent("hello")
+    daemon.end(one)
+    writer = daemon.host._table.writer
+    pipes = [os.pipe() for _ in range(DEFAULT_POOL_SIZE)]
+    native_read = get_original("os", "read")
+    with deadline(20.0):
+        held = [partial(run_native, native_read, reader, 1) for reader, _ in pipes]
+
+        def release():
+            writer.note(daemon.host._table.live[one].row)
+            due = Event()
+            after(0.0, lambda: (writer._window_over(), due.set()))
+            due.wait()
+            for _, end in pipes:
+                os.write(end, b"x")
+
+        assert at_once(*held, release)[:-1] == [b"x"] * DEFAULT_POOL_SIZE
+        writer.flush()
+    for pipe in pipes:
+        os.close(pipe[0]), os.close(pipe[1])
 
 
 def test_an_agent_whose_session_is_in_use_at_the_start_sleeps_until_it_is_spoken_to(daemon):

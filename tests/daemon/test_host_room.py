@@ -185,7 +185,7 @@ def test_agents_are_refused_or_put_to_sleep_before_the_descriptors_run_out(tmp_p
     found = run_program(_FEW_DESCRIPTORS, tmp_path)
     assert found.returncode == 0, found.stderr
     number, message = found.stdout.splitlines()[0].split(" ", 1)
-    assert 20 < int(number) < 120
+    assert 10 < int(number) < 80
     assert "descriptor" in message
     assert found.stdout.splitlines()[1] == "{'echo: hello'}"
     assert "Too many open files" not in found.stderr

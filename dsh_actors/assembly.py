@@ -8,7 +8,6 @@ import platform
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from dsh_actors.actors import protocol as p
@@ -26,13 +25,12 @@ from dsh_actors.core.children import AGENT_TOOLS
 from dsh_actors.core.chunks import CallConfig, Usage
 from dsh_actors.core.ids import CallId, SessionId
 from dsh_actors.core.jobs import JobLog
-from dsh_actors.core.keeping import is_new_fork, kept_prompt
+from dsh_actors.core.keeping import is_new_fork, kept_prompt, with_kept_settings
 from dsh_actors.core.limits import LimitWatch
 from dsh_actors.core.messages import ImageBlock
 from dsh_actors.core.options import AgentOptions, TitlePolicy
 from dsh_actors.core.policy import require_known
 from dsh_actors.core.redaction import MIN_SECRET, Redactor
-from dsh_actors.core.request import RequestHeader
 from dsh_actors.core.scope import Scope
 from dsh_actors.core.state import SessionState
 from dsh_actors.core.text import is_well_formed
@@ -195,7 +193,7 @@ class AgentAssembly:
             name, model = self._split_model(options.model or self._config.agent.model)
         self._require_provider(name)
         asked = CallConfig(name, model, options.reasoning, max_tokens=options.max_output)
-        config = _with_kept_settings(asked, logged)
+        config = with_kept_settings(asked, logged)
         self._providers[name].prepare(config)
         return config
 
@@ -214,7 +212,8 @@ class AgentAssembly:
             known = ", ".join(sorted(self._providers))
             raise UsageError(
                 f"there is no provider {name!r}",
-                code="UNKNOWN_MODEL", hint=f"did you mean {near[0]!r}?" if near else f"providers are: {known}",
+                code="UNKNOWN_MODEL",
+                hint=f"did you mean {near[0]!r}?" if near else f"providers are: {known}",
             )
 
     def _title_policy(self, options: AgentOptions) -> TitlePolicy:
@@ -376,18 +375,6 @@ def _conditions(spec: ToolSpec) -> set[str]:
     """What a rule can look at in the calls of a tool."""
     found = {"command"} & set(spec.parameters.get("properties", {}))
     return found | {"path"} if spec.path_argument else found
-
-
-def _with_kept_settings(asked: CallConfig, logged: RequestHeader | None) -> CallConfig:
-    """What was not asked for now stays as it was asked for before, for the same model."""
-    if logged is None or (logged.config.provider, logged.config.model) != (asked.provider, asked.model):
-        return asked
-    kept = logged.asked()
-    return replace(
-        asked,
-        reasoning_effort=asked.reasoning_effort or kept.reasoning_effort,
-        max_tokens=asked.max_tokens or kept.max_tokens,
-    )
 
 
 def _locator(cwd: str, home: str) -> Callable[[str], str]:

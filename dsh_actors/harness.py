@@ -86,11 +86,7 @@ class Harness:
         self.clock: Clock = clock or SystemClock()
         self.memory = MemoryStorage(this_process(), self.clock.now_ms)
         self.storage: SessionStorage = self.memory if ephemeral else open_storage(config, self.clock.now_ms)
-        self.scope = Scope("global")
-        self.scope.section("persona", 0, PERSONA)
-        for tool in (*builtin_tools(), *agent_tools(lambda: self.subagents)):
-            self.scope.tool(tool)
-        self.scope.listen("agent/session-start", self._on_session_start)
+        self.scope = self._global_scope()
         self._presets: dict[str, Scope] = {}
         place = None if ephemeral else config.home
         self._shelf = AttachmentShelf(place, lambda: prepare_home(config.require_home()))
@@ -121,6 +117,14 @@ class Harness:
         self._sessions = StoredSessions(self.storage, self._at.store, self._supervisor)
         self._links = self._link()
         self._subagents: Subagents | None = None
+
+    def _global_scope(self) -> Scope:
+        scope = Scope("global")
+        scope.section("persona", 0, PERSONA)
+        for tool in (*builtin_tools(), *agent_tools(lambda: self.subagents)):
+            scope.tool(tool)
+        scope.listen("agent/session-start", self._on_session_start)
+        return scope
 
     @classmethod
     def open(cls, config: Config, **options: Any) -> Harness:

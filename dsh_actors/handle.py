@@ -22,9 +22,10 @@ from dsh_actors.core.options import LimitBase, Limits
 from dsh_actors.core.outcome import Circumstances, OutcomeFold, RunEnd
 from dsh_actors.core.pricing import PriceOf
 from dsh_actors.core.redaction import Redactor
-from dsh_actors.core.text import JsonObject, clean_text, require_lossless
+from dsh_actors.core.text import JsonObject, JsonValue, clean_text, require_lossless
 from dsh_actors.core.titles import normal_title
 from dsh_actors.errors import ActorGone, UsageError
+from dsh_actors.runtime.files import run_native
 from dsh_actors.runtime.ref import ACTOR_TIMEOUT, Ref
 
 __all__ = ["ASK_TIMEOUT_S", "OPEN_TIMEOUT_S", "AgentHandle", "AgentLinks", "AgentRef"]
@@ -125,6 +126,14 @@ class AgentRef:
         """Put a log-only fact into the session. Raises `EventRefused` for data that JSON cannot hold."""
         require_lossless(data, kind)  # before anything walks through what may have no end
         self._ask(io.Record(kind, self._redactor.json(data), ignorable))
+
+    def record_value(self, kind: str, value: JsonValue) -> None:
+        """Put a value of any size into the session, as a fact ``{"value"}`` that readers may skip.
+
+        It has been made sure that JSON can hold it. What takes long does not hold up other agents.
+        """
+        data = run_native(self._redactor.json, {"value": value})
+        self._ask(io.Record(kind, data, ignorable=True, is_checked=True))
 
     def rename(self, title: str) -> None:
         """Give the session a title; no other takes its place by itself.

@@ -31,6 +31,7 @@ __all__ = ["AnswerDesk", "hold_to_schema", "require_schema"]
 class _Agent(Protocol):
     def steer(self, text: Message) -> Any: ...
     def record(self, kind: str, data: JsonObject, *, ignorable: bool = False) -> None: ...
+    def record_value(self, kind: str, value: JsonValue) -> None: ...
 
 
 def require_schema(options: AgentOptions) -> None:
@@ -88,7 +89,7 @@ class AnswerDesk:
             self._accept(value)
 
     def _accept(self, value: JsonValue) -> None:
-        self._agent.record(STRUCTURED, {"value": value}, ignorable=True)
+        self._agent.record_value(STRUCTURED, value)
 
     def _reject(self, errors: list[str]) -> None:
         self._rejected += 1

@@ -301,9 +301,9 @@ class SupervisorActor(BaseActor):
 
     def _await(self, session_id: SessionId) -> GeventFuture | None:
         entry = self._agents.get(session_id)
-        if entry is None or (entry.restarting and entry.disposing is not None):
-            raise ActorGone(f"there is no agent {session_id}")
-        if not entry.restarting and entry.disposing is None:
+        if entry is None or entry.disposing is not None:
+            raise ActorGone(f"there is no agent {session_id}") if entry is None else _gone(entry)
+        if not entry.restarting:
             return None
         promise = self.promise()
         entry.waiting.append(promise)

@@ -82,6 +82,7 @@ class SessionStoreActor(BaseActor):
         self._held = books.held
         self._prepared = books.prepared
         self._taking = books.taking
+        self._unheard = books.unheard
         self._ready: dict[SessionId, Ready] = {}
         self._window_s = window_s
 
@@ -221,6 +222,7 @@ class SessionStoreActor(BaseActor):
             is_new_copy=is_new_copy,
         )
         self._held[held.id] = held
+        self._unheard.pop(held.id, None)
         if opened.closers:
             held.append(opened.closers)
 
@@ -342,6 +344,9 @@ class SessionStoreActor(BaseActor):
             waiting = self._taking.pop(session_id, None)
             if waiting is not None:
                 fail(waiting, ActorGone(f"opening session {session_id} was given up"))
+            unheard = self._unheard.pop(session_id, None)
+            if unheard is not None:
+                raise _error_of(unheard)  # asked again: this is the answer that nobody was there to hear
             return None
         promise = self.promise()
         held.closing.append(promise)
@@ -350,6 +355,8 @@ class SessionStoreActor(BaseActor):
 
         def closed(failure: Failure | None, end: TaskEnd[None]) -> None:
             self._held.pop(session_id, None)
+            if failure is not None and all(each.is_set for each in held.closing):
+                self._unheard[session_id] = failure
             for each in held.closing:
                 pass_on(each, end if failure is None else TaskEnd(None, _error_of(failure)))
 

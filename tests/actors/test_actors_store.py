@@ -294,6 +294,30 @@ def test_a_close_tells_what_could_not_be_made_durable_and_frees_the_session(shop
     assert shop.ask(p.OpenSession(ONE, shop.broken.put)).state.next_seq == 1
 
 
+def test_a_close_that_fails_while_its_store_is_dead_is_told_of_by_the_next(shop):
+    shop.reserve()
+    shop.append(*notes(0, 1))
+    assert shop.flush().get(timeout=10).failure is None
+    while not shop.storage.entered.empty():
+        shop.storage.entered.get()
+    shop.storage.gate.clear()
+    shop.append(*notes(1, 2))
+    first = aside(shop, p.CloseSession(ONE))
+    entered(shop, "append")
+    shop.crash()
+    assert isinstance(first.get(timeout=10).error, ActorGone)
+    shop.storage.full = True
+    shop.storage.gate.set()
+    shop.start()
+    until(lambda: ONE not in shop.books.held)
+    with pytest.raises(StorageFull):
+        shop.ask(p.CloseSession(ONE))
+    assert shop.ask(p.CloseSession(ONE)) is None
+    shop.storage.full = False
+    assert shop.ask(p.OpenSession(ONE, shop.broken.put)).state.next_seq == 1
+    assert shop.ask(p.CloseSession(ONE)) is None and shop.stored() == [0]
+
+
 def test_nothing_is_taken_in_while_a_session_is_closed(shop):
     shop.reserve()
     shop.append(*notes(0, 1))

@@ -173,7 +173,8 @@ class LiveTable:
     def _at_rest(self, live: LiveAgent) -> None:
         if live.is_running or live.fold is None or live.going:
             return
-        if self.harness.work.of(SessionId(live.row.id)):
+        if not live.handle.is_up or self.harness.work.of(SessionId(live.row.id)):
+            # It is being rebuilt after a crash, or what it started goes on: there may be more to come.
             wait = partial(live.handle.when_done, None)
             start_task(lambda _token: wait(), partial(self._done, live), name="daemon/when-done")
             return

@@ -156,6 +156,16 @@ def test_an_agent_that_crashes_too_often_is_failed_and_can_be_disposed_of(daemon
     assert daemon.states() == {}
 
 
+def test_a_run_goes_on_over_a_crash_of_its_agent_while_something_is_queued(daemon):
+    one = daemon.agent("work", model="manual/m")
+    daemon.manual.next_stream()
+    daemon.host.deliver(one, "and this")
+    daemon.host._table.live[one].handle._address.ref.tell("not a message for an agent")
+    daemon.manual.next_stream().send(*answer("done"))
+    end = daemon.end(one)
+    assert (end.answer, end.turns) == ("done", 2)
+
+
 @pytest.mark.parametrize(
     ("limit", "reason"), [({"max_steps": 3}, "max_steps"), ({"max_tokens": 30}, "max_tokens")]
 )

@@ -343,7 +343,7 @@ class Host:
         """Whether nothing is owed, and the end of the last run then."""
         live = self._table.live.get(agent_id)
         row = live.row if live is not None else self._table.read(agent_id)
-        if (live.fold if live is not None else row.run_from) is not None:
+        if live.fold is not None if live is not None else row.state == "running":
             return False, None
         return True, end_from_json(row.last_end) if row.last_end else None
 

@@ -82,13 +82,18 @@ class Room:
         while self._is_closed or not self._is_free():
             if not self._is_closed and self._sleep_one():
                 continue
-            left, changed = ends - time.monotonic(), threading.Event()
+            left = ends - time.monotonic()
             if left <= 0 or self._is_closed:
                 raise HostFull(self._reason(), retry_after_s=RETRY_AFTER_S, hint="try again later")
-            self._waiting.append(changed)
-            changed.wait(left)
-            self._waiting.remove(changed)
+            self.wait_for_change(left)
         self._taken += 1
+
+    def wait_for_change(self, timeout_s: float) -> None:
+        """Until it is worth another try, at most ``timeout_s`` seconds."""
+        changed = threading.Event()
+        self._waiting.append(changed)
+        changed.wait(timeout_s)
+        self._waiting.remove(changed)
 
     def give_back(self) -> None:
         self._taken -= 1

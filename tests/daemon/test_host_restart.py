@@ -54,6 +54,26 @@ def test_an_orderly_end_may_wait_for_what_runs(daemon):
     assert (info.state, info.last_end["answer"]) == ("asleep", "done")
 
 
+def test_cut_runs_wait_for_room_and_nobody_waits_for_them(make_daemon):
+    daemon = make_daemon(max_live=2)
+    ids = [daemon.agent(f"work {n}", model="manual/m") for n in range(2)]
+    for _ in ids:
+        daemon.manual.next_stream()
+    daemon.close()
+    daemon.open(max_live=1)
+    first = daemon.manual.next_stream()
+    assert set(daemon.states().values()) == {"running"}
+    later = next(agent_id for agent_id in ids if agent_id != first.request.session_id)
+    with pytest.raises(HostFull):
+        daemon.host.deliver(later, "are you there?")
+    assert daemon.host.wait([later], timeout=0.01) == {later: None}
+    first.send(*answer("one"))
+    second = daemon.manual.next_stream()
+    assert second.request.session_id == later
+    second.send(*answer("two"))
+    assert [daemon.end(agent_id).answer for agent_id in ids] in (["one", "two"], ["two", "one"])
+
+
 def test_nobody_waits_beyond_the_end_of_the_host(make_daemon):
     daemon = make_daemon(max_live=1, admission_wait_s=60.0)
     one = daemon.agent("work", model="manual/m")

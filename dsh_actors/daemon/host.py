@@ -106,8 +106,10 @@ class Host:
         self._sleeper.close()
         if self._resuming is not None:
             self._resuming.close()
+        table.room.close()
         self._drain(drain_s)
         self._end_all(timeout_s)
+        table.waits.release_all()
         table.writer.flush()
         table.writer.close()
         table.close()
@@ -226,8 +228,8 @@ class Host:
     ) -> dict[str, RunEnd | None]:
         """Wait until the runs of all (or ``any``) of the agents are over, at most ``timeout`` seconds.
 
-        The end of the last run of each; None where it is not over yet, or where none ever began.
-        Raises `AgentNotFound`, and `ActorGone` where the daemon closes before.
+        The end of the last run of each; None where it is not over yet, or where none ever began. Nobody
+        waits beyond the end of the host. Raises `AgentNotFound`.
         """
         wait = Wait(ids, for_any=any)
         with self._table.waits.entered(wait):
@@ -345,7 +347,7 @@ class Host:
         """Whether nothing is owed, and the end of the last run then."""
         live = self._table.live.get(agent_id)
         row = live.row if live is not None else self._table.read(agent_id)
-        if (live.fold if live is not None else row.run_from) is not None:
+        if live.fold is not None if live is not None else row.state == "running":
             return False, None
         return True, end_from_json(row.last_end) if row.last_end else None
 

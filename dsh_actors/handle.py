@@ -61,6 +61,12 @@ class AgentRef:
         """The model it calls, as ``PROVIDER/MODEL``."""
         return f"{self._env.config.provider}/{self._env.config.model}"
 
+    @property
+    def is_up(self) -> bool:
+        """Whether it takes messages now: not while it is rebuilt after a crash, nor once it is gone."""
+        ref = self._address.ref
+        return ref is not None and ref.is_alive
+
     def run(self, prompt: str | Message, timeout: float | None = None) -> RunEnd:
         """Give a task and wait until nothing is owed; the outcome as `dsh run` would judge it.
 

@@ -30,6 +30,7 @@ from dsh_actors.daemon.waits import Wait
 from dsh_actors.daemon.waking import awake, create
 from dsh_actors.errors import SessionExists, UsageError
 from dsh_actors.runtime.files import run_native
+from dsh_actors.runtime.memory import share_heap
 from dsh_actors.task_spec import TaskSpec, fork_point
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class Host:
 
         Raises `SessionBusy` where another daemon serves this home, `StorageError`.
         """
+        share_heap()
         prepare_home(self._config.require_home())
         run_native(self._registry.open)
         run_native(self._registry.settle)
@@ -104,8 +106,10 @@ class Host:
         self._sleeper.close()
         if self._resuming is not None:
             self._resuming.close()
+        table.room.close()
         self._drain(drain_s)
         self._end_all(timeout_s)
+        table.waits.release_all()
         table.writer.flush()
         table.writer.close()
         table.close()
@@ -224,8 +228,8 @@ class Host:
     ) -> dict[str, RunEnd | None]:
         """Wait until the runs of all (or ``any``) of the agents are over, at most ``timeout`` seconds.
 
-        The end of the last run of each; None where it is not over yet, or where none ever began.
-        Raises `AgentNotFound`, and `ActorGone` where the daemon closes before.
+        The end of the last run of each; None where it is not over yet, or where none ever began. Nobody
+        waits beyond the end of the host. Raises `AgentNotFound`.
         """
         wait = Wait(ids, for_any=any)
         with self._table.waits.entered(wait):
@@ -343,7 +347,7 @@ class Host:
         """Whether nothing is owed, and the end of the last run then."""
         live = self._table.live.get(agent_id)
         row = live.row if live is not None else self._table.read(agent_id)
-        if (live.fold if live is not None else row.run_from) is not None:
+        if live.fold is not None if live is not None else row.state == "running":
             return False, None
         return True, end_from_json(row.last_end) if row.last_end else None
 

@@ -170,6 +170,8 @@ class LiveAgent:
     def touch(self) -> None:
         """Bring the row up to date, to be written."""
         self.row.updated = self.books.now_ms()
+        if self.handle is None:
+            return  # it is just being woken
         base = self.handle.limit_base()
         if base != self.base:
             self.base, self.row.base = base, base_to_json(base)

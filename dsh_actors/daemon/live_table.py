@@ -173,7 +173,8 @@ class LiveTable:
     def _at_rest(self, live: LiveAgent) -> None:
         if live.is_running or live.fold is None or live.going:
             return
-        if self.harness.work.of(SessionId(live.row.id)):
+        if not live.handle.is_up or self.harness.work.of(SessionId(live.row.id)):
+            # It is being rebuilt after a crash, or what it started goes on: there may be more to come.
             wait = partial(live.handle.when_done, None)
             start_task(lambda _token: wait(), partial(self._done, live), name="daemon/when-done")
             return
@@ -216,13 +217,18 @@ class LiveTable:
         agent_id, queued = live.row.id, live.row.next_turn + live.row.next_step
         live.going = True
         try:
-            self.harness.flush(agent_id) if live.next_seq else None
-            live.handle.dispose(DISPOSE_S, keep_inbox=True)
+            if live.next_seq:
+                self.harness.flush(agent_id)
         except HarnessError as error:
             LOGGER.warning("agent %s could not be put to sleep: %s", agent_id, error_chain(error))
             live.going = False
             self.room.is_busy(agent_id)  # until it has been at work again
             return False
+        try:
+            live.handle.dispose(DISPOSE_S, keep_inbox=True)
+        except HarnessError as error:
+            # What it had logged is durable, and it is not live any more.
+            LOGGER.warning("agent %s fell asleep badly: %s", agent_id, error_chain(error))
         live.row.state = "asleep"
         self._leave(live)
         if live.row.next_turn + live.row.next_step > queued:
@@ -243,16 +249,19 @@ class LiveTable:
     def _leave(self, live: LiveAgent) -> None:
         """It is not live any more: its row says what it is now."""
         row = live.row
-        self.live.pop(row.id, None)
         live.touch()
-        live.stop_timers()
-        self.room.is_busy(row.id)
-        self.room.give_back()
+        self._remove(live)
         try:
             self.writer.save(row)
         except HarnessError:
             self.writer.note(row)
         self.tell(live)
+
+    def _remove(self, live: LiveAgent) -> None:
+        live.stop_timers()
+        self.live.pop(live.row.id, None)
+        self.room.is_busy(live.row.id)
+        self.room.give_back()
 
     def dispose(self, agent_id: str, timeout_s: float) -> None:
         """End an agent and forget it; its session stays. Raises `AgentNotFound`."""
@@ -260,11 +269,16 @@ class LiveTable:
         row = live.row if live is not None else self.read(agent_id)
         if live is not None:
             live.going = True
-            live.handle.dispose(timeout_s)
+            try:
+                live.handle.dispose(timeout_s)
+            except HarnessError as error:
+                # It is gone all the same; its row says what was lost, until it is disposed of again.
+                self._remove(live)
+                live.end_run()
+                self.fail(row, error.message)
+                raise
             end = live.end_run()
-            self.live.pop(agent_id, None)
-            self.room.is_busy(agent_id)
-            self.room.give_back()
+            self._remove(live)
         else:
             end = end_from_json(row.last_end) if row.last_end else None
         self.writer.remove(agent_id)
@@ -299,12 +313,9 @@ class LiveTable:
         self.waits.settle(row.id, end)
 
     def _forget_failed(self, live: LiveAgent) -> None:
-        row = live.row
-        self.live.pop(row.id, None)
-        self.room.is_busy(row.id)
-        self.room.give_back()
-        self.writer.note(row)
-        self.tell_of(info_of(row))
+        self._remove(live)
+        self.writer.note(live.row)
+        self.tell_of(info_of(live.row))
 
     def close(self) -> None:
         for undo in self._undos:

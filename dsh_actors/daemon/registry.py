@@ -89,7 +89,8 @@ class Registry:
 
     def __init__(self, home: str) -> None:
         self._directory = os.path.join(home, "daemon")
-        self._file = SqliteFile(os.path.join(self._directory, "agents.sqlite3"), LAYOUT)
+        # Two connections are kept: one that writes and one that reads.
+        self._file = SqliteFile(os.path.join(self._directory, "agents.sqlite3"), LAYOUT, max_idle=2)
         self._lock: SessionLock | None = None
 
     def open(self) -> None:

@@ -10,7 +10,7 @@ from dsh_actors.core.options import Limits
 from dsh_actors.daemon.interrupted import read_cut_run
 from dsh_actors.daemon.live import LiveAgent
 from dsh_actors.daemon.waking import awake
-from dsh_actors.errors import AgentNotFound, HarnessError, error_chain
+from dsh_actors.errors import AgentNotFound, HarnessError, HostFull, error_chain
 from dsh_actors.runtime.log import LOGGER
 from dsh_actors.runtime.tasks import TaskEnd, start_task
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Restart", "put_to_sleep"]
 
 AT_ONCE = 8
-WAIT_S = 3600.0
+LOOK_S = 5.0
 
 
 class Restart:
@@ -43,9 +43,14 @@ class Restart:
             agent_id = self._owed.popleft()
             try:
                 with self._table.doors.through(agent_id):
-                    awake(self._table, agent_id, WAIT_S)
+                    awake(self._table, agent_id, wait_s=0.0)
             except AgentNotFound:
                 continue  # it was disposed of meanwhile
+            except HostFull:
+                # Without its door: whoever speaks to it meanwhile is not kept waiting.
+                if not self._table.closing:
+                    self._owed.appendleft(agent_id)
+                    self._table.room.wait_for_change(LOOK_S)
             except HarnessError as error:
                 self._put_off(agent_id, error)
 

@@ -64,6 +64,7 @@ class Room:
         self._sleep = sleep
         self._descriptors = Descriptors()
         self._taken = 0
+        self._is_closed = False
         self._waiting: list[threading.Event] = []
         self.idle: OrderedDict[str, float] = OrderedDict()
         """Idle agents and since when (monotonic), the longest first."""
@@ -75,19 +76,24 @@ class Room:
     def take(self, wait_s: float | None = None) -> None:
         """Take a place, at the cost of the agent that was idle the longest; wait where all are at work.
 
-        Raises `HostFull` after ``wait_s`` seconds.
+        Raises `HostFull` after ``wait_s`` seconds, or when the host closes.
         """
         ends = time.monotonic() + (self._wait_s if wait_s is None else wait_s)
-        while not self._is_free():
-            if self._sleep_one():
+        while self._is_closed or not self._is_free():
+            if not self._is_closed and self._sleep_one():
                 continue
-            left, changed = ends - time.monotonic(), threading.Event()
-            if left <= 0:
+            left = ends - time.monotonic()
+            if left <= 0 or self._is_closed:
                 raise HostFull(self._reason(), retry_after_s=RETRY_AFTER_S, hint="try again later")
-            self._waiting.append(changed)
-            changed.wait(left)
-            self._waiting.remove(changed)
+            self.wait_for_change(left)
         self._taken += 1
+
+    def wait_for_change(self, timeout_s: float) -> None:
+        """Until it is worth another try, at most ``timeout_s`` seconds."""
+        changed = threading.Event()
+        self._waiting.append(changed)
+        changed.wait(timeout_s)
+        self._waiting.remove(changed)
 
     def give_back(self) -> None:
         self._taken -= 1
@@ -105,7 +111,14 @@ class Room:
     def _is_free(self) -> bool:
         return self._taken < self.max_live and self._descriptors.has_room()
 
+    def close(self) -> None:
+        """Nobody gets a place any more; who waits for one hears of it."""
+        self._is_closed = True
+        self._changed()
+
     def _reason(self) -> str:
+        if self._is_closed:
+            return "the daemon is closing"
         if self._taken >= self.max_live:
             return f"{self._taken} agents are at work, and no more may be at once (max_live)"
         return "the process has hardly any file descriptor left for one more agent"

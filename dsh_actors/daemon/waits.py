@@ -28,6 +28,10 @@ class Wait:
         if not self.open or self._for_any:
             self._woken.set()
 
+    def release(self) -> None:
+        """Wait no longer, whatever is over."""
+        self._woken.set()
+
     def wait(self, timeout_s: float | None) -> None:
         """Until as many are over as were asked for, or ``timeout_s`` seconds have passed."""
         if self.open and not (self._for_any and self.ends):
@@ -54,6 +58,12 @@ class Waits:
                 waiting.remove(wait)
                 if not waiting:
                     del self._by_id[agent_id]
+
+    def release_all(self) -> None:
+        """Nothing more will be told: nobody waits on."""
+        for waiting in self._by_id.values():
+            for wait in waiting:
+                wait.release()
 
     def settle(self, agent_id: str, end: RunEnd | None) -> None:
         """A run is over. Returns at once."""

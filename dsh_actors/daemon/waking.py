@@ -16,7 +16,7 @@ from dsh_actors.daemon.kept_options import options_from_json, options_to_json
 from dsh_actors.daemon.live import LiveAgent, base_to_json, limit_base_of
 from dsh_actors.daemon.live_table import DISPOSE_S, LiveTable
 from dsh_actors.daemon.registry import AgentRow
-from dsh_actors.errors import SessionCorrupt, SessionNotFound, SessionUnsupported, UsageError
+from dsh_actors.errors import AgentNotFound, SessionCorrupt, SessionNotFound, SessionUnsupported, UsageError
 from dsh_actors.runtime.files import run_native
 
 if TYPE_CHECKING:
@@ -83,11 +83,13 @@ def awake(table: LiveTable, agent_id: str, wait_s: float | None = None) -> LiveA
 
 def _resume(table: LiveTable, row: AgentRow) -> tuple[LiveAgent, CutRun | None]:
     kept = run_native(table.registry.options, row.id)
+    if kept is None:
+        raise AgentNotFound(f"there is no agent {row.id}")
     cut = None
     if row.run_from is not None:
         cut = read_cut_run(table.harness.read_from(row.id, row.run_from), table.price_of)
     base = limit_base_of(row, cut.fold if cut is not None else None)
-    options = options_from_json(kept or "{}", base)
+    options = options_from_json(kept, base)
     live = LiveAgent(table, row, options.limits)
     live.handle = _open(table, row, options, live.setup)
     try:

@@ -27,6 +27,7 @@ from tests.daemon.host_kit import EchoProvider
 __all__ = ["run_asleep", "run_at_work", "run_day", "run_idle", "run_waking"]
 
 AT_ONCE = 16
+WARM_UP = 100
 
 
 class _Hosting:
@@ -55,11 +56,16 @@ class _Hosting:
 def run_idle(cwd: str, agents: int) -> dict[str, Any]:
     """Agents that have answered once and are idle: MB of the process before and with them."""
     hosting = _Hosting(cwd)
-    hosting.finish([hosting.create(cwd, "warm up") for _ in range(20)])
+
+    def add(count: int) -> None:
+        hosting.finish(_side_by_side(range(count), lambda n: hosting.create(cwd, f"hello {n}")))
+
+    add(WARM_UP)
     before = _memory_mb()
-    ids = _side_by_side(range(agents), lambda n: hosting.create(cwd, f"hello {n}"))
-    hosting.finish(ids)
-    return {"before_mb": before, "with_mb": _memory_mb()}
+    add(agents)
+    with_mb = _memory_mb()
+    hosting.close()
+    return {"before_mb": before, "with_mb": with_mb}
 
 
 def run_asleep(cwd: str, agents: int) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from dsh_actors.config import load_config
 from dsh_actors.core.messages import text_of
 from dsh_actors.errors import (
     AgentNotFound,
+    HarnessError,
     SessionBusy,
     SessionCorrupt,
     SessionExists,
@@ -155,6 +156,16 @@ def test_an_agent_that_crashes_too_often_is_failed_and_can_be_disposed_of(daemon
     assert daemon.states() == {}
 
 
+def test_a_run_goes_on_over_a_crash_of_its_agent_while_something_is_queued(daemon):
+    one = daemon.agent("work", model="manual/m")
+    daemon.manual.next_stream()
+    daemon.host.deliver(one, "and this")
+    daemon.host._table.live[one].handle._address.ref.tell("not a message for an agent")
+    daemon.manual.next_stream().send(*answer("done"))
+    end = daemon.end(one)
+    assert (end.answer, end.turns) == ("done", 2)
+
+
 @pytest.mark.parametrize(
     ("limit", "reason"), [({"max_steps": 3}, "max_steps"), ({"max_tokens": 30}, "max_tokens")]
 )
@@ -242,6 +253,24 @@ def test_the_end_of_an_agent_that_is_disposed_of_is_told_to_who_waits(daemon):
     ends, _ = at_once(lambda: daemon.host.wait([one], timeout=20), lambda: daemon.host.dispose(one))
     assert ends[one].reason == "internal"
     assert daemon.changes[-1].state == "disposed"
+
+
+def test_an_agent_that_is_disposed_of_with_a_full_disk_is_failed_until_that_is_repeated(daemon, monkeypatch):
+    one = daemon.agent("work", model="manual/m")
+    daemon.manual.next_stream()
+    writer = daemon.harness._books.held[one].writer
+
+    def full(_self, _events):
+        raise StorageFull("no room")
+
+    monkeypatch.setattr(type(writer), "append", full)
+    with pytest.raises(HarnessError, match="no room"):
+        daemon.host.dispose(one)
+    assert daemon.host.get(one).state == "failed"
+    assert "no room" in daemon.host.get(one).error
+    assert daemon.host._table.room.taken == 0
+    daemon.host.dispose(one)
+    assert daemon.states() == {}
 
 
 def test_an_agent_that_is_not_there_is_named(daemon):

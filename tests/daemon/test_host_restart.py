@@ -14,7 +14,7 @@ from dsh_actors.core.messages import UserSource, text_of
 from dsh_actors.core.options import AgentOptions, LimitBase, Limits
 from dsh_actors.core.policy import ApprovalPolicy, Rule
 from dsh_actors.daemon.kept_options import options_from_json, options_to_json
-from dsh_actors.errors import SessionBusy
+from dsh_actors.errors import HostFull, SessionBusy
 from dsh_actors.runtime.files import DEFAULT_POOL_SIZE, run_native
 from dsh_actors.runtime.tasks import deadline
 from dsh_actors.runtime.timers import after
@@ -52,6 +52,40 @@ def test_an_orderly_end_may_wait_for_what_runs(daemon):
     daemon.open()
     info = daemon.host.get(one)
     assert (info.state, info.last_end["answer"]) == ("asleep", "done")
+
+
+def test_cut_runs_wait_for_room_and_nobody_waits_for_them(make_daemon):
+    daemon = make_daemon(max_live=2)
+    ids = [daemon.agent(f"work {n}", model="manual/m") for n in range(2)]
+    for _ in ids:
+        daemon.manual.next_stream()
+    daemon.close()
+    daemon.open(max_live=1)
+    first = daemon.manual.next_stream()
+    assert set(daemon.states().values()) == {"running"}
+    later = next(agent_id for agent_id in ids if agent_id != first.request.session_id)
+    with pytest.raises(HostFull):
+        daemon.host.deliver(later, "are you there?")
+    assert daemon.host.wait([later], timeout=0.01) == {later: None}
+    first.send(*answer("one"))
+    second = daemon.manual.next_stream()
+    assert second.request.session_id == later
+    second.send(*answer("two"))
+    assert [daemon.end(agent_id).answer for agent_id in ids] in (["one", "two"], ["two", "one"])
+
+
+def test_nobody_waits_beyond_the_end_of_the_host(make_daemon):
+    daemon = make_daemon(max_live=1, admission_wait_s=60.0)
+    one = daemon.agent("work", model="manual/m")
+    daemon.manual.next_stream()
+
+    def close():
+        until(lambda: daemon.host._table.room._waiting and daemon.host._table.waits._by_id)
+        daemon.host.close()
+
+    ends, refused, _ = at_once(lambda: daemon.host.wait([one]), daemon.agent, close)
+    assert ends == {one: None}
+    assert isinstance(refused, HostFull)
 
 
 def test_cut_runs_may_be_left_asleep(make_daemon):

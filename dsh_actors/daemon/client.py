@@ -156,7 +156,7 @@ class DaemonClient:
         At most ``timeout_s`` seconds. A daemon that is started again meanwhile is waited for.
         """
         give_up = None if timeout_s is None else time.monotonic() + timeout_s
-        body: JsonObject = {"ids": list(agent_ids), "any": any_of}
+        body: JsonObject = {"ids": [each for each in agent_ids if _path(each)], "any": any_of}
         while True:
             left = _WAIT_SLICE_S if give_up is None else max(0.0, give_up - time.monotonic())
             piece = min(left, _WAIT_SLICE_S)
@@ -329,6 +329,9 @@ class DaemonClient:
 
 
 def _path(agent_id: str, *parts: str) -> str:
+    """Raises `UsageError` for an empty id, as a shell makes it of a variable that is not set."""
+    if not agent_id.strip():
+        raise UsageError("the id of an agent is empty")
     return "/".join(("/v1/agents", quote(agent_id, safe=""), *parts))
 
 

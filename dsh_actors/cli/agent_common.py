@@ -12,11 +12,11 @@ import click
 
 from dsh_actors.cli.printing import flush, write, write_json, write_text
 from dsh_actors.cli.streams import STREAMS
-from dsh_actors.config import find_home
+from dsh_actors.config import find_home, load_config
 from dsh_actors.core.exit_codes import EXIT_CODES, error_line, exit_code_of
 from dsh_actors.core.text import JsonObject
 from dsh_actors.daemon.client import DaemonClient, loopback_url
-from dsh_actors.errors import CredentialError, UsageError
+from dsh_actors.errors import ConfigError, CredentialError, UsageError
 from dsh_actors.runtime.signals import waking_signals
 
 __all__ = ["connect", "daemon_options", "finish_waiting", "socket_option"]
@@ -27,7 +27,7 @@ socket_option = click.option(
     "--socket",
     metavar="PATH|URL",
     help="Where the daemon listens: its socket, or http://127.0.0.1:PORT "
-    "[default: DSH_SOCKET, else daemon/socket in DSH_HOME].",
+    "[default: DSH_SOCKET, else [daemon] socket, else daemon/socket in DSH_HOME].",
 )
 _json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 
@@ -54,7 +54,14 @@ def _client(socket: str | None) -> DaemonClient:
         return DaemonClient(url, _token(url))
     if address is not None:
         return DaemonClient(os.path.abspath(os.path.expanduser(address)))
-    return DaemonClient(os.path.join(_home(), "daemon", "socket"))
+    return DaemonClient(_configured_socket() or os.path.join(_home(), "daemon", "socket"))
+
+
+def _configured_socket() -> str | None:
+    try:
+        return load_config(project_file=False).daemon.socket
+    except ConfigError:
+        return None  # no daemon starts with it either; one that runs is where it is by default
 
 
 def _home() -> str:

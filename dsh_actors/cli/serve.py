@@ -36,6 +36,9 @@ def serve(
 ) -> int:
     """Host agents until a signal; the exit code. Raises what keeps the daemon from starting."""
     given = {name: options[name] for name in _KEYS if options[name] is not None}
+    elsewhere = os.environ.get("DSH_SOCKET")  # where dsh agent looks first
+    if elsewhere and "://" not in elsewhere:
+        given.setdefault("socket", elsewhere)
     if "socket" in given:
         given["socket"] = os.path.abspath(given["socket"])
     _require_descriptor(ready_fd)

@@ -100,6 +100,20 @@ def test_a_second_signal_ends_it_at_once(dsh, model_server):
     assert dsh.survivors() == []
 
 
+def test_both_sides_find_the_socket_that_is_configured_or_named_in_the_environment(dsh):
+    dsh.home.mkdir()
+    configured, named = dsh.tmp / "configured", dsh.tmp / "named"
+    (dsh.home / "config.toml").write_text(f'[daemon]\nsocket = "{configured}"\n')
+    for path, env in ((configured, {}), (named, {"DSH_SOCKET": str(named)})):
+        running = dsh.start("serve", env=env)
+        running.wait_for(lambda run: "\n" in run.stderr)
+        assert READY.match(running.stderr)[1] == str(path)
+        listed = dsh.call("agent", "ls", "--json", env=env)
+        assert (listed.code, listed.err) == (0, "")
+        assert dsh.call("serve", "--stop", env=env).code == 0
+        stopped(running)
+
+
 def test_a_second_daemon_is_refused_in_one_line(dsh):
     running, client = serve(dsh)
     for options in ((), ("--socket", str(dsh.tmp / "other"))):

@@ -12,23 +12,28 @@ function put(info) {
 
 function drop(id) {
   if (agents.delete(id)) order = null;
+  if (id === chosen) write($("said"), "This agent was disposed of; its session is kept.");
   drawSoon();
 }
 
 async function loadAgents() {
   const found = new Map();
-  for (let after = null; ;) {
-    const query = after === null ? "" : `&after=${encodeURIComponent(after)}`;
-    const page = await call("GET", `/v1/agents?limit=500${query}`);
-    for (const info of page.agents) found.set(info.id, info);
-    after = page.next;
-    if (after === null || after === undefined || found.size >= MOST) break;
-  }
+  // Those at work first: of very many that sleep, some may be left out.
+  for (const state of ["running", "failed", "idle", "asleep"]) await loadState(state, found);
   agents.clear();
   for (const [id, info] of found) agents.set(id, info);
   order = null;
   isLoaded = true;
   drawSoon();
+}
+
+async function loadState(state, found) {
+  let after = "";
+  do {
+    const page = await call("GET", `/v1/agents?state=${state}&limit=500${after}`);
+    for (const info of page.agents) found.set(info.id, info);
+    after = page.next ? `&after=${encodeURIComponent(page.next)}` : "";
+  } while (after && found.size < MOST);
 }
 
 function matches(info) {

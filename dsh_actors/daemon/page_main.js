@@ -1,8 +1,10 @@
 // The page as a whole: what is looked at stands in the address, what changes comes from one stream.
-let everything = null;
+let everything = null, loading = 0, later = [];
 
 function heard(name, data) {
-  if (name === "agent.disposed" || data.state === "disposed") drop(data.id);
+  // A list that is on its way may be older than this.
+  if (loading) later.push([name, data]);
+  else if (name === "agent.disposed" || data.state === "disposed") drop(data.id);
   else if (name === "agent" || (name === "agent.failed" && data.state)) put(data);
   else if (name === "agent.failed" && data.id) call("GET", pathOf(data.id)).then(put, () => {});
   else if (name === "approval.requested") {
@@ -15,11 +17,16 @@ function heard(name, data) {
 }
 
 async function reload() {
+  loading += 1;
   try {
     await Promise.all([loadAgents(), loadQuestions()]);
     drawQuestions();
   } catch (error) {
     if (error instanceof Refused && error.status === 401) askForToken(error);
+  } finally {
+    loading -= 1;
+    const waiting = loading ? [] : later.splice(0);
+    for (const [name, data] of waiting) heard(name, data);
   }
 }
 

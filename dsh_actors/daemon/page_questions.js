@@ -28,7 +28,8 @@ function drawQuestions() {
     place = inPlace($("question-list"), card, place);
   }
   $("questions").hidden = !all.length && !$("question-note").textContent;
-  write($("questions-title"), all.length === 1 ? "1 call waits for a decision" : `${all.length} calls wait for a decision`);
+  const rest = all.length > MANY ? `; the first ${MANY} of them:` : "";
+  write($("questions-title"), all.length === 1 ? "1 call waits for a decision" : `${all.length} calls wait for a decision${rest}`);
 }
 
 function newCard(question) {

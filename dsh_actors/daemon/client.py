@@ -23,6 +23,7 @@ from dsh_actors.daemon.client_errors import (
     NO_DAEMON,
     STOPPING,
     refusal,
+    stayed_away,
     unreachable,
     unreadable,
 )
@@ -155,7 +156,7 @@ class DaemonClient:
         At most ``timeout_s`` seconds. A daemon that is started again meanwhile is waited for.
         """
         give_up = None if timeout_s is None else time.monotonic() + timeout_s
-        body: JsonObject = {"ids": list(agent_ids), "any": any_of}
+        body: JsonObject = {"ids": [each for each in agent_ids if _path(each)], "any": any_of}
         while True:
             left = _WAIT_SLICE_S if give_up is None else max(0.0, give_up - time.monotonic())
             piece = min(left, _WAIT_SLICE_S)
@@ -173,7 +174,7 @@ class DaemonClient:
         return list(self._call("GET", "/v1/approvals").get("approvals", ()))
 
     def decide(self, approval_id: str, *, allow: bool) -> None:
-        """Answer one. Raises an error with status 404 of the API when it is over."""
+        """Answer one. Raises `UsageError` with code APPROVAL_NOT_FOUND when it is over."""
         body = {"decision": "allow" if allow else "deny"}
         self._call("POST", f"/v1/approvals/{quote(approval_id, safe='')}", body)
 
@@ -217,8 +218,10 @@ class DaemonClient:
                 now = time.monotonic()
                 lost_at = now if lost_at is None else lost_at
                 is_gone = error.code == DAEMON_LOST or (was_open and error.code in _COMES_BACK)
-                if not is_gone or now - lost_at > self._patience_s:
+                if not is_gone:
                     raise
+                if now - lost_at > self._patience_s:
+                    raise stayed_away(self._address, self._patience_s) from error
             if tells_connects:
                 yield ServerEvent("lost")
             time.sleep(pause_s)
@@ -278,8 +281,10 @@ class DaemonClient:
                 if error.code in (DAEMON_LOST, STOPPING) and give_up is None:
                     give_up = time.monotonic() + self._patience_s
                 is_gone = error.code == DAEMON_LOST or error.code in _COMES_BACK
-                if not is_gone or give_up is None or time.monotonic() > give_up:
+                if not is_gone or give_up is None:
                     raise
+                if time.monotonic() > give_up:
+                    raise stayed_away(self._address, self._patience_s) from error
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
@@ -324,6 +329,9 @@ class DaemonClient:
 
 
 def _path(agent_id: str, *parts: str) -> str:
+    """Raises `UsageError` for an empty id, as a shell makes it of a variable that is not set."""
+    if not agent_id.strip():
+        raise UsageError("the id of an agent is empty")
     return "/".join(("/v1/agents", quote(agent_id, safe=""), *parts))
 
 

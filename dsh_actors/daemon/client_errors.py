@@ -11,7 +11,7 @@ from dsh_actors import errors
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import CredentialError, HarnessError, ProtocolError, UsageError
 
-__all__ = ["DAEMON_LOST", "NO_DAEMON", "STOPPING", "refusal", "unreachable", "unreadable"]
+__all__ = ["DAEMON_LOST", "NO_DAEMON", "STOPPING", "refusal", "stayed_away", "unreachable", "unreadable"]
 
 NO_DAEMON = "NO_DAEMON"
 DAEMON_LOST = "DAEMON_LOST"
@@ -72,6 +72,15 @@ def unreachable(address: str, error: BaseException, *, was_there: bool = False) 
         f"the daemon at {address} went away before it had answered",
         code=DAEMON_LOST,
         hint="what it was asked for may be done; look with: dsh agent ls",
+    )
+
+
+def stayed_away(address: str, patience_s: float) -> HarnessError:
+    """A daemon that was there went away and was not started again in time."""
+    return HarnessError(
+        f"the daemon at {address} went away and did not come back in {patience_s:g} s",
+        code=DAEMON_LOST,
+        hint="start it with: dsh serve",
     )
 
 

@@ -26,6 +26,7 @@ _DRAIN_BYTES = 16 * 1024 * 1024
 """How much of a refused body is read and thrown away, so that its sender gets to read the refusal."""
 
 _PIECE = 65_536
+_ACCEPT_PAUSE_S = 0.5
 
 Application = Callable[[Mapping[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -177,6 +178,19 @@ class _Quiet:
 
 class _Server(WSGIServer):  # type: ignore[misc]  # gevent is untyped
     owner: HttpServer
+
+    def do_read(self) -> Any:
+        try:
+            return super().do_read()
+        except OSError as error:
+            if self.is_fatal_error(error):
+                raise
+            # No descriptor is left, mostly. Whoever waits to be let in is let in when there is one again.
+            LOGGER.warning("a connection could not be accepted: %s", error)
+            self.stop_accepting()
+            self._timer = self.loop.timer(_ACCEPT_PAUSE_S)
+            self._timer.start(self._start_accepting_if_started)
+            return None
 
 
 class _Rest:

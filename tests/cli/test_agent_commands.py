@@ -213,6 +213,8 @@ def test_what_the_daemon_refuses_is_told_in_its_words(agents: Agents) -> None:
 
 def test_the_same_over_tcp_with_the_token(agents: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DSH_HOME", str(agents.served.dsh.home))
+    agents.create("--idle")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # where nobody is
     here = [each["id"] for each in agents.json("ls")]
     assert here and [each["id"] for each in agents.json("ls", "--socket", agents.served.url)] == here
     token = agents.served.dsh.home / "daemon" / "token"

@@ -154,6 +154,16 @@ def test_a_wait_goes_on_over_a_daemon_that_is_started_again(tmp_path: Path) -> N
     assert len(fake.asked) == 3
 
 
+def test_a_wait_gives_up_on_a_daemon_that_stays_away(tmp_path: Path) -> None:
+    with (
+        fake_daemon(tmp_path / "socket", lambda asked: b"") as fake,
+        DaemonClient(fake.path, patience_s=0.05) as client,
+        pytest.raises(errors.HarnessError, match=r"did not come back in 0\.05 s") as caught,
+    ):
+        client.wait(["a"])
+    assert caught.value.code == "DAEMON_LOST" and len(fake.asked) > 1
+
+
 def test_a_wait_that_takes_too_long_says_who_is_not_done(tmp_path: Path) -> None:
     answer = (200, {"done": False, "ends": {"a": None, "b": {"x": 1}}})
     with fake_daemon(tmp_path / "socket", lambda asked: answer) as fake, DaemonClient(fake.path) as client:

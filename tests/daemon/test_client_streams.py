@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dsh_actors.core.exit_codes import reason_of_error
 from dsh_actors.daemon.client import DaemonClient, ServerEvent
 from dsh_actors.errors import HarnessError, ProtocolError
 from tests.daemon.fake_daemon import CUT, Asked, fake_daemon, sse
@@ -87,7 +88,8 @@ def test_a_daemon_that_stays_away_ends_the_stream_with_an_error(tmp_path: Path) 
         assert next(events).seq == 0
     with client, pytest.raises(HarnessError) as caught:
         list(events)
-    assert caught.value.code in ("NO_DAEMON", "DAEMON_LOST")
+    assert caught.value.code == "DAEMON_LOST" and "did not come back in 0 s" in caught.value.message
+    assert reason_of_error(caught.value) == "internal"  # what was asked for was right
 
 
 def test_changes_say_when_what_came_before_has_to_be_asked_for(tmp_path: Path) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import gc
 import os
 import random
+import resource
 import socket
+import time
 
 import pytest
 
 from dsh_actors.core.events import Event
 from dsh_actors.daemon.feeds import Feed
 from dsh_actors.daemon.streams import Notice
+from dsh_actors.runtime import wsgi
 from dsh_actors.runtime.tasks import start_task
 from tests.daemon.http_kit import EventReader, info, until
 
@@ -115,9 +118,7 @@ def test_twenty_disconnects_while_thousands_of_events_flow_lose_and_double_nothi
             if rng.random() < 0.3:
                 stage.host.store("a")
             left -= count
-            until(lambda: True)
-            os.sched_yield()
-            yield_to_others()
+            time.sleep(0)
         stage.host.store("a")
         stage.host.record("a", text="last")
 
@@ -139,12 +140,6 @@ def test_twenty_disconnects_while_thousands_of_events_flow_lose_and_double_nothi
     join()
     assert [event.seq for event in seen] == list(range(wanted + 1))
     assert seen == stage.host.agents["a"].log
-
-
-def yield_to_others():
-    import time
-
-    time.sleep(0)
 
 
 def test_a_reader_that_lags_behind_the_ring_reads_the_log_again(stages):
@@ -316,6 +311,26 @@ def test_more_connections_than_there_is_room_for_are_told_so_and_the_others_go_o
         reader.leave()
     until(lambda: stage.server.connections == 0)
     assert stage.client.get("/v1/health").status == 200
+
+
+def test_without_a_descriptor_left_clients_wait_and_nothing_is_printed(stage, capfd, monkeypatch):
+    monkeypatch.setattr(wsgi, "_ACCEPT_PAUSE_S", 0.01)
+    until(lambda: stage.server.connections == 0)
+    waiting = socket.socket(socket.AF_UNIX)
+    waiting.settimeout(10)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        waiting.connect(stage.client.place)
+        waiting.sendall(b"GET /v1/health HTTP/1.0\r\n\r\n")
+        for _ in range(100):
+            time.sleep(0)
+        assert stage.server.connections == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert waiting.recv(100).startswith(b"HTTP/1.1 200 ")
+    waiting.close()
+    assert capfd.readouterr().err == ""
 
 
 def test_a_connection_without_a_request_is_closed_after_a_while(stages):

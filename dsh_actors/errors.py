@@ -20,6 +20,8 @@ Route on ``code`` (or the class), never on the text. ``hint`` says what the user
     │   ├── AttachmentError     a stored image is missing, damaged or cannot be read
     │   └── StorageError        the disk refused a write
     │       └── StorageFull
+    ├── AgentNotFound           the daemon hosts no such agent
+    ├── HostFull                the daemon has no room for one more live agent now
     ├── EventRefused            data that the log cannot hold without loss
     └── ProtocolError           a message or reply that the receiver cannot use
         └── ActorGone           the actor stopped or did not answer in time
@@ -31,11 +33,13 @@ import errno
 
 __all__ = [
     "ActorGone",
+    "AgentNotFound",
     "AttachmentError",
     "ConfigError",
     "CredentialError",
     "EventRefused",
     "HarnessError",
+    "HostFull",
     "ImageRefused",
     "ProtocolError",
     "ProviderError",
@@ -163,6 +167,20 @@ def is_disk_full(error: BaseException | None) -> bool:
     limit on the sizes of files.
     """
     return isinstance(error, OSError) and error.errno in _DISK_FULL
+
+
+class AgentNotFound(HarnessError):
+    code = "AGENT_NOT_FOUND"
+
+
+class HostFull(HarnessError):
+    """``retry_after_s``: seconds after which it is worth another try."""
+
+    code = "HOST_FULL"
+
+    def __init__(self, message: str, *, retry_after_s: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_s = retry_after_s
 
 
 class EventRefused(HarnessError):

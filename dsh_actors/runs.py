@@ -256,6 +256,8 @@ class Run:
 
     def _dispose(self, handle: AgentHandle) -> None:
         self._abandoned = self._abandoned or self._going_on(handle)
+        # What ends from here on begins no other turn.
+        self._harness.work.cancel_all(handle.id)
         left = _DISPOSE_S if self._give_up_at is None else max(0.5, self._give_up_at - time.monotonic())
         try:
             with deadline(left + 0.5):

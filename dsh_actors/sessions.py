@@ -9,20 +9,23 @@ from typing import Any
 
 from dsh_actors.actors import protocol as p
 from dsh_actors.actors.address import Address
+from dsh_actors.actors.lifecycle import AgentEntry
 from dsh_actors.core import snapshot
 from dsh_actors.core.events import Event, SessionHeader
-from dsh_actors.core.ids import SessionId
+from dsh_actors.core.ids import SessionId, Ticket
 from dsh_actors.core.state import SessionState
-from dsh_actors.errors import ActorGone, SessionBusy, SessionNotFound, UsageError
+from dsh_actors.errors import ActorGone, HarnessError, SessionBusy, SessionNotFound, UsageError
 from dsh_actors.ports import SessionStorage
 from dsh_actors.runtime.files import run_native
-from dsh_actors.runtime.ref import Ref
+from dsh_actors.runtime.future import GeventFuture
+from dsh_actors.runtime.ref import ACTOR_TIMEOUT, Ref
 
 __all__ = ["PreparedSession", "SessionView", "StoredSessions"]
 
 ASK_TIMEOUT_S = 30.0
 READ_TIMEOUT_S = 600.0
 READ_BATCH = 512
+_FLUSH = Ticket(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +106,34 @@ class StoredSessions:
     def read_from(self, session_id: SessionId, seq: int) -> Iterator[Event]:
         if type(seq) is not int or seq < 0:
             raise UsageError(f"{seq!r} is no place in a session")
-        return self._stream(session_id, seq)
+        return self.stream(self._storage, session_id, seq)
 
-    def _stream(self, session_id: SessionId, seq: int) -> Iterator[Event]:
-        events = run_native(self._storage.read, session_id, seq)
+    def stream(self, storage: SessionStorage, session_id: SessionId, seq: int) -> Iterator[Event]:
+        events = run_native(storage.read, session_id, seq)
         while batch := run_native(lambda: list(islice(events, READ_BATCH))):
             yield from batch
+
+    def of_agent(self, memory: SessionStorage, entry: AgentEntry, seq: int) -> Iterator[Event]:
+        """What an agent has logged so far from ``seq`` on, wherever it keeps that."""
+        try:
+            self.flush(entry.id, ASK_TIMEOUT_S)
+        except HarnessError:
+            if entry.disposing is None:
+                raise
+        try:
+            yield from self.stream(memory if entry.options.ephemeral else self._storage, entry.id, seq)
+        except SessionNotFound:
+            return  # it has said nothing yet
+
+    def flush(self, session_id: SessionId, timeout_s: float) -> None:
+        done = GeventFuture()
+        self._store.tell(p.FlushSession(session_id, _FLUSH, done.set))
+        if not done.wait(timeout_s):
+            message = f"session {session_id} was not written within {timeout_s:g} s"
+            raise ActorGone(message, code=ACTOR_TIMEOUT)
+        failure = done.outcome().failure
+        if failure is not None:
+            raise HarnessError(failure.message, code=failure.code)
 
     def close(self) -> None:
         """Release what is still prepared."""

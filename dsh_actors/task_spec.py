@@ -6,6 +6,7 @@ The keys are those of `dsh run`'s options; what is left out comes from the confi
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,11 +18,27 @@ from dsh_actors.core.ids import SessionId
 from dsh_actors.core.options import DEFAULT_SCHEMA_RETRIES, AgentOptions, Limits
 from dsh_actors.core.policy import POLICY_NAMES, ApprovalPolicy
 from dsh_actors.core.text import JsonObject, is_well_formed, shorten
-from dsh_actors.errors import ConfigError, UsageError
+from dsh_actors.errors import (
+    ConfigError,
+    SessionCorrupt,
+    SessionNotFound,
+    SessionUnsupported,
+    UsageError,
+)
+from dsh_actors.ports import SessionStorage
 
-__all__ = ["MAX_ID_LENGTH", "TaskSpec", "approval_policy", "chosen_session_id", "require_preset"]
+__all__ = [
+    "MAX_ID_LENGTH",
+    "TaskSpec",
+    "approval_policy",
+    "chosen_session_id",
+    "fork_point",
+    "require_preset",
+    "session_exists",
+]
 
 MAX_ID_LENGTH = 200
+_FORK_POINT = re.compile(r"(.+)@(-?\d{1,18})", re.DOTALL)
 
 _KEYS = {
     "model": "agent.model",
@@ -230,3 +247,25 @@ def _object(value: Any, name: str, where: str) -> JsonObject:
 def _kind(value: Any) -> str:
     names = {dict: "an object", list: "a list", str: "a text", bool: "a truth value", type(None): "null"}
     return names.get(type(value), "a number")
+
+
+def session_exists(storage: SessionStorage, session_id: SessionId) -> bool:
+    """Whether the id is taken; by a damaged session too. Raises `SessionError` where that cannot be told."""
+    try:
+        storage.header(session_id)
+    except SessionNotFound:
+        return False
+    except (SessionCorrupt, SessionUnsupported):
+        return True
+    return True
+
+
+def fork_point(storage: SessionStorage, text: str) -> tuple[SessionId, int | None]:
+    """The session and the last event to copy of ``ID[@SEQ]``, None for all of it.
+
+    An id that itself ends in ``@NUMBER`` goes before.
+    """
+    found = _FORK_POINT.fullmatch(text)
+    if found is None or session_exists(storage, SessionId(text)):
+        return SessionId(text), None
+    return SessionId(found[1]), int(found[2])

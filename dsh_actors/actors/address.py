@@ -22,7 +22,8 @@ class Address:
         self._ref: Ref[Any] | None = None
         self._kept: list[Any] = []
         self._gone: str | None = None
-        self._moved = GeventFuture()
+        self._moved: GeventFuture | None = None
+        """Set at the next move; there while somebody waits for one."""
 
     def move_to(self, ref: Ref[Any] | None, unread: tuple[Any, ...] = ()) -> None:
         """The supervisor's: a new incarnation is up, or (None) there will be none.
@@ -34,15 +35,18 @@ class Address:
         if ref is not None:
             for message in (*unread, *kept):
                 ref.tell(message)
-        moved, self._moved = self._moved, GeventFuture()
-        moved.set(None)
+        self._tell_moved()
 
     def give_up(self, reason: str) -> None:
         """Nobody comes after the present incarnation: once it is dead, an ask fails with ``reason``."""
         self._gone = reason
         self._kept.clear()
-        moved, self._moved = self._moved, GeventFuture()
-        moved.set(None)
+        self._tell_moved()
+
+    def _tell_moved(self) -> None:
+        moved, self._moved = self._moved, None
+        if moved is not None:
+            moved.set(None)
 
     @property
     def ref(self) -> Ref[Any] | None:
@@ -74,7 +78,8 @@ class Address:
         """
         ends = monotonic() + timeout
         while True:
-            ref, moved = self._ref, self._moved
+            ref = self._ref
+            moved = self._moved = self._moved or GeventFuture()
             try:
                 return self.ask(message, timeout=max(0.0, ends - monotonic()))
             except ActorGone as error:

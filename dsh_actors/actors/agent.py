@@ -5,10 +5,9 @@ It never waits. Whatever takes time runs elsewhere and returns as a message with
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import replace
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from dsh_actors.actors import protocol as p
 from dsh_actors.actors.boundary import check_fact, check_message, let_exits_pass
@@ -60,11 +59,12 @@ class AgentActor(BaseActor):
         self._closers = Closers()
         self._checkpoint_below = opened.checkpoint_below
         self._gate = parts.gate
-        self._todo: deque[io.Input] = deque()
+        # A list: it is short, and a deque would be the largest part of an idle agent.
+        self._todo: list[io.Input] = []
         self._effects = EffectRunner(self._id, wiring, parts, self.ref, self._todo.extend)
         # Weak: an asker that stopped waiting is forgotten.
-        self._idle_waiters: WeakSet[GeventFuture] = WeakSet()
-        self._settled_waiters: WeakSet[GeventFuture] = WeakSet()
+        self._waiters: WeakKeyDictionary[GeventFuture, bool] | None = None
+        """Who waits for it to be idle; True: and for no title to be written."""
 
     def receive(self, message: Any) -> Any:
         match message:
@@ -85,6 +85,9 @@ class AgentActor(BaseActor):
                 self._todo.append(_checked(message))
         self._advance()
         return None
+
+    def may_park(self) -> bool:
+        return self.machine.phase is Phase.IDLE
 
     def stopped(self) -> None:
         self._effects.close()
@@ -108,7 +111,7 @@ class AgentActor(BaseActor):
         while todo:
             before = self._standing()
             try:
-                effects = self._take(todo.popleft())
+                effects = self._take(todo.pop(0))
                 is_taken = True
                 for effect in effects:
                     self._effects.carry_out(effect)
@@ -126,12 +129,15 @@ class AgentActor(BaseActor):
             self._tell_waiters()
 
     def _tell_waiters(self) -> None:
-        waiters, self._idle_waiters = self._idle_waiters, WeakSet()
-        if self._is_settled():
-            waiters |= self._settled_waiters
-            self._settled_waiters = WeakSet()
-        for waiter in waiters:
-            waiter.set(None)
+        waiting, is_settled = self._waiters, self._is_settled()
+        if waiting is None:
+            return
+        self._waiters = None
+        for waiter, settled in tuple(waiting.items()):
+            if is_settled or not settled:
+                waiter.set(None)
+            else:
+                self._await_rest(waiter, settled)
 
     def _standing(self) -> tuple[object, ...]:
         """Changes with everything that a transition changes."""
@@ -168,8 +174,13 @@ class AgentActor(BaseActor):
         if self._is_settled() if settled else self.machine.phase is Phase.IDLE:
             return None
         promise = self.promise()
-        (self._settled_waiters if settled else self._idle_waiters).add(promise)
+        self._await_rest(promise, settled)
         return promise
+
+    def _await_rest(self, promise: GeventFuture, settled: bool) -> None:
+        if self._waiters is None:
+            self._waiters = WeakKeyDictionary()
+        self._waiters[promise] = settled
 
     def _is_settled(self) -> bool:
         return self.machine.phase is Phase.IDLE and not self.machine.titles.is_under_way
@@ -201,7 +212,7 @@ def _checked(message: Any) -> io.Input:
             check_message(message.message, "a delivered message")
         case io.EditInbox(message=replacement) if replacement is not None:
             check_message(replacement, "a delivered message")
-        case io.Record():
+        case io.Record() if not message.is_checked:
             if check_fact(message.type, message.data) and not message.ignorable:
                 return replace(message, ignorable=True)
         case io.Cancel():

@@ -27,6 +27,7 @@ from dsh_actors.core.ids import SessionId, Ticket
 from dsh_actors.core.prompt import context_snapshot, has_computed_text, system_prompt, tool_schemas
 from dsh_actors.core.request import ToolSchema
 from dsh_actors.core.retry import MAX_TIMER_MS, GiveUp, Retry, RetryPolicy, decide
+from dsh_actors.core.sharing import shared
 from dsh_actors.core.text import JsonObject, clean_text, require_lossless
 from dsh_actors.errors import HarnessError, ProtocolError
 from dsh_actors.ports import PreparedCall, RequestEncoder
@@ -62,7 +63,7 @@ class EffectRunner:
         self._feed = feed
         self._chains = Chains(session_id, parts.scope, ref, feed)
         self._timers: dict[Ticket, Timer] = {}
-        self._running_tools: set[Ticket] = set()
+        self._running_tools: dict[Ticket, None] = {}
         self._stream: Ticket | None = None
         self._title: TitleCall | None = None
         self._call: PreparedCall | None = None
@@ -83,7 +84,7 @@ class EffectRunner:
         self._parts.gate.close()
 
     def tool_ended(self, ticket: Ticket) -> None:
-        self._running_tools.discard(ticket)
+        self._running_tools.pop(ticket, None)
 
     def on_answer(self, message: Answer) -> None:
         self._chains.on_answer(message)
@@ -178,11 +179,11 @@ class EffectRunner:
         revision = scope.total_revision()
         if known is not None and known[0] == revision and not has_computed_text(scope):
             return known[1:]
-        system = clean_text(system_prompt(scope))
+        system = shared(clean_text(system_prompt(scope)))
         if known is not None and known[0] == revision:
             tools = known[2]
         else:
-            tools = tool_schemas(scope)
+            tools = tuple(map(shared, tool_schemas(scope)))
             require_lossless([tool.to_json() for tool in tools], "a tool's schema")
         self._prompt = (revision, system, tools)
         return system, tools
@@ -309,7 +310,7 @@ class EffectRunner:
         )
 
     def _run_tool(self, effect: io.RunTool) -> None:
-        self._running_tools.add(effect.ticket)
+        self._running_tools[effect.ticket] = None
         tool = self._scope.visible_tools().get(effect.call.name)
         self._wiring.pool.tell(
             p.RunToolCall(

@@ -81,7 +81,7 @@ class HeldSession:
         self._checkpoint_below = checkpoint_below
         self._may_rewrite = True
         self._native_calls = 0
-        self._native_over = GeventFuture()
+        self._native_over: GeventFuture | None = None
 
     # --- what the store asks for -------------------------------------------------------------
 
@@ -130,7 +130,7 @@ class HeldSession:
 
     def wait_for_native(self, timeout_s: float) -> bool:
         """Wait until no native thread uses the writer; whether it is so."""
-        return not self._native_calls or self._native_over.wait(timeout_s)
+        return self._native_over is None or self._native_over.wait(timeout_s)
 
     def unwritten(self) -> list[Event]:
         """What the writer does not have yet, oldest first."""
@@ -162,8 +162,10 @@ class HeldSession:
     def _start(self, work: Callable[[], None], accept: Callable[[BaseException | None], None]) -> None:
         def ended(_none: None, error: BaseException | None) -> None:
             self._native_calls -= 1
-            if not self._native_calls:
-                self._native_over.set(None)
+            over = self._native_over
+            if not self._native_calls and over is not None:
+                self._native_over = None
+                over.set(None)
             self._tell(WorkEnded(self.id, accept, error))
 
         if not self._native_calls:

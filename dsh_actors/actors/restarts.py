@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 __all__ = ["MAX_RESTARTS", "RESTART_WINDOW_S", "Restarts"]
 
 MAX_RESTARTS = 3
@@ -17,12 +15,13 @@ class Restarts:
     __slots__ = ("_times",)
 
     def __init__(self) -> None:
-        self._times: deque[float] = deque()
+        # A list, for thousands of agents: it is short.
+        self._times: list[float] = []
 
     def may_restart(self, now: float) -> bool:
         """Note that it has died; whether it may come back. ``now`` is on the monotonic clock."""
         times = self._times
         while times and now - times[0] > RESTART_WINDOW_S:
-            times.popleft()
+            del times[0]
         times.append(now)
         return len(times) <= MAX_RESTARTS

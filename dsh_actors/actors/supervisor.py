@@ -260,7 +260,7 @@ class SupervisorActor(BaseActor):
         if entry is None:
             return None
         promise = self.promise()
-        self._dispose(entry, message.timeout_s, partial(settle, promise))
+        self._dispose(entry, message.timeout_s, partial(settle, promise), keep_inbox=message.keep_inbox)
         return promise
 
     def _dispose(
@@ -268,7 +268,7 @@ class SupervisorActor(BaseActor):
         entry: AgentEntry,
         timeout_s: float,
         settled: Callable[[BaseException | None], None] | None = None,
-        crash: dict[str, Any] | None = None,
+        crash: dict[str, Any] | None = None, *, keep_inbox: bool = False,
     ) -> None:
         """``settled`` hears of the end; ``crash`` is reported to the observers before."""
         waiting = [settled] if settled is not None else []
@@ -278,7 +278,7 @@ class SupervisorActor(BaseActor):
         entry.disposing = waiting
         for promise in entry.waiting:  # what they wait with may be what has to end first
             fail(promise, _gone(entry))
-        entry.address.tell(io.Cancel({"kind": "disposed"}, keep_title=True))
+        entry.address.tell(io.Cancel({"kind": "disposed"}, keep_inbox=keep_inbox, keep_title=True))
         announcement = self._coming.get(entry.id)
         if announcement is not None:
             announcement.kill(KILL_GRACE_S, "disposed")
@@ -349,7 +349,7 @@ class SupervisorActor(BaseActor):
             self._life.report_crash(entry, report)
             return self._life.recover(entry)
 
-        start_task(
+        entry.recovery = start_task(
             recover,
             lambda end: self.ref.tell(_Recovered(entry, generation, end)),
             name=f"recover {entry.id}",

@@ -265,8 +265,8 @@ class Batch:
 
 
 def _spent(fold: OutcomeFold) -> tuple[int, float | None]:
-    tokens = fold.tokens
-    total = tokens.input + tokens.cache_read + tokens.cache_write + tokens.output
+    both = (fold.tokens, fold.child_tokens)
+    total = sum(each.input + each.cache_read + each.cache_write + each.output for each in both)
     return total, fold.cost if fold.steps else 0.0  # before its first step a task has no price
 
 

@@ -164,7 +164,8 @@ def settle(
     config.require_home(writable=not arguments.ephemeral)
     if not goes_on:
         return config, None, None, config.agent.model
-    from dsh_actors.cli.stored import fork_point, newest_session, open_storage, recorded_model
+    from dsh_actors.cli.stored import newest_session, open_storage, recorded_model
+    from dsh_actors.task_spec import fork_point
 
     storage, at_seq = open_storage(config), None
     if arguments.fork is not None:

@@ -10,19 +10,17 @@ import click
 from dsh_actors.adapters.storage.importing import store_session
 from dsh_actors.cli.session_common import (
     as_json_option,
-    exists,
     now_ms,
     storage,
     write_json,
     write_text,
 )
-from dsh_actors.cli.stored import fork_point
 from dsh_actors.core.events import Event
 from dsh_actors.core.fork import plan_fork
 from dsh_actors.core.ids import SessionId, dated_session_id
 from dsh_actors.errors import SessionExists
 from dsh_actors.ports import SessionStorage
-from dsh_actors.task_spec import chosen_session_id
+from dsh_actors.task_spec import chosen_session_id, fork_point, session_exists
 
 __all__ = ["COMMAND"]
 
@@ -51,7 +49,7 @@ def fork(session: str, session_id: str | None, as_json: bool) -> int:
         child = chosen_session_id(session_id)
     else:
         child = dated_session_id(at_ms, secrets.token_hex(4))
-    if exists(sessions, child):
+    if session_exists(sessions, child):
         raise SessionExists(f"session {child!r} exists already", hint="choose another id")
     header, events = plan_fork(sessions.header(source), _Stored(sessions, source), child, at_seq, at_ms)
     count = store_session(sessions, header, events)

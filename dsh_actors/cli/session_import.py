@@ -16,7 +16,6 @@ from dsh_actors.adapters.storage.importing import ImportFile, store_session
 from dsh_actors.cli.session_common import (
     as_json_option,
     configuration,
-    exists,
     images,
     storage,
     write_json,
@@ -27,7 +26,7 @@ from dsh_actors.cli.streams import STREAMS
 from dsh_actors.config import prepare_home
 from dsh_actors.core.events import Event
 from dsh_actors.errors import SessionExists, UsageError
-from dsh_actors.task_spec import chosen_session_id
+from dsh_actors.task_spec import chosen_session_id, session_exists
 
 __all__ = ["COMMAND"]
 
@@ -51,7 +50,7 @@ def import_(file: str, session_id: str | None, as_json: bool) -> int:
             header = replace(header, id=chosen_session_id(session_id))
         else:
             chosen_session_id(header.id, "choose another with --session-id")
-        if exists(stored, header.id):
+        if session_exists(stored, header.id):
             hint = "choose another id with --session-id"
             raise SessionExists(f"session {header.id!r} exists already", hint=hint)
         checked = source.check()

@@ -11,13 +11,13 @@ import click
 
 from dsh_actors.adapters.storage.importing import store_session
 from dsh_actors.cli.places import working_directory
-from dsh_actors.cli.session_common import as_json_option, exists, storage, write_json, write_text
+from dsh_actors.cli.session_common import as_json_option, storage, write_json, write_text
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId
 from dsh_actors.core.salvage import Damage, Loss, Salvager
 from dsh_actors.errors import SessionBusy, SessionCorrupt, SessionExists
 from dsh_actors.ports import SessionStorage
-from dsh_actors.task_spec import chosen_session_id
+from dsh_actors.task_spec import chosen_session_id, session_exists
 
 if TYPE_CHECKING:
     from dsh_actors.adapters.storage.salvage import DamagedLog
@@ -41,7 +41,7 @@ def salvage(session: str, new_id: str | None, cwd: str | None, as_json: bool) ->
     if stored.is_in_use(SessionId(session)):
         raise SessionBusy(f"session {session!r} is in use", hint="wait for its run to end")
     target = chosen_session_id(new_id) if new_id is not None else _free_id(stored, session)
-    if exists(stored, target):
+    if session_exists(stored, target):
         raise SessionExists(f"session {target!r} exists already", hint="choose another id with --to")
     log = stored.damaged(SessionId(session))
     header = log.header(working_directory(cwd) if cwd is not None else None)
@@ -70,7 +70,7 @@ def _salvaged(log: DamagedLog | DamagedRows, salvager: Salvager) -> Iterator[Eve
 def _free_id(stored: SessionStorage, session: str) -> SessionId:
     for number in count(1):
         name = SessionId(f"{session}-salvaged" + (f"-{number}" if number > 1 else ""))
-        if not exists(stored, name):
+        if not session_exists(stored, name):
             return name
     raise AssertionError("count() ends never")
 

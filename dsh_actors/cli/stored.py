@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 
 from dsh_actors.adapters.storage.backend import DiskStorage, open_index, open_storage
 from dsh_actors.adapters.storage.storage import SegmentStorage
 from dsh_actors.config import Config
 from dsh_actors.core.ids import SessionId
-from dsh_actors.errors import SessionBusy, SessionCorrupt, SessionNotFound, SessionUnsupported, UsageError
+from dsh_actors.errors import SessionBusy, UsageError
 from dsh_actors.ports import SessionListing, SessionStorage
+from dsh_actors.task_spec import fork_point
+from dsh_actors.task_spec import session_exists as exists
 
 __all__ = ["exists", "fork_point", "listings", "newest_session", "open_storage", "recorded_model"]
-
-_FORK_POINT = re.compile(r"(.+)@(-?\d{1,18})", re.DOTALL)
 
 
 def listings(
@@ -27,28 +26,6 @@ def listings(
     """
     storage = open_storage(config)
     return open_index(config.require_home(), storage).listings(cwd, limit, roots_only=roots_only)
-
-
-def exists(storage: SessionStorage, session_id: SessionId) -> bool:
-    """Whether the id is taken; by a damaged session too. Raises `SessionError` where that cannot be told."""
-    try:
-        storage.header(session_id)
-    except SessionNotFound:
-        return False
-    except (SessionCorrupt, SessionUnsupported):
-        return True
-    return True
-
-
-def fork_point(storage: SessionStorage, text: str) -> tuple[SessionId, int | None]:
-    """The session and the last event to copy of ``ID[@SEQ]``, None for all of it.
-
-    An id that itself ends in ``@NUMBER`` goes before.
-    """
-    found = _FORK_POINT.fullmatch(text)
-    if found is None or exists(storage, SessionId(text)):
-        return SessionId(text), None
-    return SessionId(found[1]), int(found[2])
 
 
 def newest_session(storage: DiskStorage, cwd: str) -> SessionId:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dsh_actors.core.options import Limits
+from dsh_actors.core.options import AgentOptions, LimitBase, Limits
 from dsh_actors.core.text import JsonObject
 
 __all__ = ["Budget"]
@@ -30,6 +30,12 @@ class Budget:
     cost: float | None = 0.0
     agents: int = 0
     model: str = ""
+
+    @staticmethod
+    def of(options: AgentOptions, model: str) -> Budget:
+        """The pool of a root agent; one that is resumed has spent what it had."""
+        base = options.limit_base or LimitBase()
+        return Budget(options.limits, cost=base.cost, agents=base.agents, model=model)
 
     def chain(self) -> Iterator[Budget]:
         """This pool, then those above it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dsh_actors.core.budget import Budget
 from dsh_actors.core.chunks import Usage
 from dsh_actors.core.loop_guard import NOTE_AT, STOP_AT, LoopGuard
-from dsh_actors.core.options import Limits
+from dsh_actors.core.options import LimitBase, Limits
 from dsh_actors.core.state import Counters
 from dsh_actors.core.text import JsonObject
 
@@ -13,14 +13,32 @@ __all__ = ["LimitWatch"]
 
 
 class LimitWatch:
-    """Counts from where the session stood when this run took it over, into a pool that may be shared."""
+    """Counts from ``base``, or else from where the session stood when this run took it over, into a pool
+    that may be shared.
+    """
 
-    def __init__(self, limits: Limits, counters: Counters, budget: Budget | None = None) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        counters: Counters,
+        budget: Budget | None = None,
+        base: LimitBase | None = None,
+    ) -> None:
         self.limits = limits
         self.budget = Budget(limits) if budget is None else budget
-        self._steps = counters.steps
-        self._calls = counters.tool_calls
-        self._tokens = counters.tokens
+        base = base or LimitBase(counters.steps, counters.tool_calls, counters.tokens)
+        self._steps, self._calls, self._tokens = base.steps, base.tool_calls, base.tokens
+
+    def base(self) -> LimitBase:
+        """From where to count on when the agent is resumed: what it and all below it have used is behind."""
+        pool = self.budget
+        return LimitBase(
+            self._steps - pool.steps,
+            self._calls - pool.tool_calls,
+            self._tokens - pool.tokens,
+            pool.cost,
+            pool.agents,
+        )
 
     @property
     def cost(self) -> float | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import deque
 from contextlib import suppress
 
 from dsh_actors.core.text import JsonObject
@@ -23,8 +22,9 @@ class LoopGuard:
     """A fold over calls and results; `count` is how often the latest call has repeated."""
 
     def __init__(self) -> None:
-        self._recent: deque[bytes] = deque(maxlen=2 * STOP_AT)
-        self._in_step: set[bytes] = set()
+        # Lists: they are short, and every agent has them.
+        self._recent: list[bytes] = []
+        self._in_step: list[bytes] = []
         self.count = 0
 
     def begin_step(self) -> None:
@@ -43,8 +43,9 @@ class LoopGuard:
         fingerprint = _fingerprint(name, arguments, result)
         if fingerprint in self._in_step:
             return
-        self._in_step.add(fingerprint)
+        self._in_step.append(fingerprint)
         self._recent.append(fingerprint)
+        del self._recent[: -2 * STOP_AT]
         self.count = max(self._run(1), (self._run(2) + 1) // 2)
 
     def snapshot(self) -> JsonObject:
@@ -58,7 +59,7 @@ class LoopGuard:
         """The guard of a `snapshot`. Raises `KeyError`, `TypeError` or `ValueError` for another shape."""
         guard = LoopGuard()
         guard._recent.extend(map(bytes.fromhex, snapshot["recent"]))
-        guard._in_step.update(map(bytes.fromhex, snapshot["inStep"]))
+        guard._in_step.extend(map(bytes.fromhex, snapshot["inStep"]))
         guard.count = snapshot["count"]
         return guard
 

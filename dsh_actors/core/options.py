@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
+from dsh_actors.core.events import SessionHeader
+from dsh_actors.core.ids import SessionId
 from dsh_actors.core.policy import ApprovalPolicy
 from dsh_actors.core.text import JsonObject
 
@@ -12,6 +14,7 @@ __all__ = [
     "DEFAULT_SCHEMA_RETRIES",
     "TITLE_MODES",
     "AgentOptions",
+    "LimitBase",
     "Limits",
     "TitlePolicy",
 ]
@@ -58,6 +61,21 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitBase:
+    """Where the session stood when the limits began to count; cost (None is not known) and sub-agents since.
+
+    An agent that is stopped and resumed under the same limits goes on with what it had left. What its
+    sub-agents used counts as if it had used it earlier: numbers may be negative.
+    """
+
+    steps: int = 0
+    tool_calls: int = 0
+    tokens: int = 0
+    cost: float | None = 0.0
+    agents: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class TitlePolicy:
     """``mode`` is one of `TITLE_MODES`; ``route``: provider and model of titles, None for the session's."""
 
@@ -74,7 +92,9 @@ class AgentOptions:
     ``tools`` None means all built-in tools; ``deny_tools`` is taken away from them.
     ``schema`` is a JSON Schema that the final answer must fit; an answer that does not is sent back at most
     ``schema_retries`` times a turn. ``ephemeral`` keeps nothing on disk. ``sandbox`` is ``auto``,
-    ``require`` or ``off``. ``depth`` is how many agents stand above this one.
+    ``require`` or ``off``. ``depth`` is how many agents stand above this one, and
+    ``parent`` the nearest of them where that is in another process. ``limit_base`` None lets the limits
+    count from now on.
     """
 
     model: str
@@ -93,5 +113,19 @@ class AgentOptions:
     ephemeral: bool = False
     preset: str | None = None
     depth: int = 0
+    parent: SessionId | None = None
     schema: JsonObject | None = field(default=None, hash=False)
     schema_retries: int = DEFAULT_SCHEMA_RETRIES
+    limit_base: LimitBase | None = None
+
+    def header(self, session_id: SessionId, now_ms: int) -> SessionHeader:
+        """Of a session that begins with these options."""
+        return SessionHeader(
+            session_id,
+            now_ms,
+            self.cwd,
+            parent_session=self.parent,
+            origin="subagent" if self.depth else None,
+            delegation_depth=self.depth,
+            agent_preset=self.preset,
+        )

@@ -44,15 +44,6 @@ class Closers:
         # A list, as a provider may give the same id to two calls: each is owed its own result.
         self._pending: list[_PendingCall] = []
         self._time = 0
-        self._observers: dict[str, Callable[[Event], None]] = {
-            "turn/start": self._on_turn_start,
-            "turn/end": self._on_turn_end,
-            "step/start": self._on_step_start,
-            "step/end": self._on_step_end,
-            "assistant/message": self._on_assistant_message,
-            "tool/call": self._on_tool_call,
-            "tool/result": self._on_tool_result,
-        }
 
     @property
     def is_open(self) -> bool:
@@ -62,11 +53,11 @@ class Closers:
     def observe(self, event: Event) -> None:
         """Take in the next event of the log. Raises `EventRefused` where a payload has the wrong shape."""
         self._time = event.time
-        observer = self._observers.get(event.type)
+        observer = _OBSERVERS.get(event.type)
         if observer is None:
             return
         try:
-            observer(event)
+            observer(self, event)
         except (KeyError, IndexError, TypeError) as error:
             raise wrong_payload(event, error) from error
 
@@ -166,3 +157,14 @@ class Closers:
             if call.call_id == answered:
                 del self._pending[position]
                 return
+
+
+_OBSERVERS: dict[str, Callable[[Closers, Event], None]] = {
+    "turn/start": Closers._on_turn_start,
+    "turn/end": Closers._on_turn_end,
+    "step/start": Closers._on_step_start,
+    "step/end": Closers._on_step_end,
+    "assistant/message": Closers._on_assistant_message,
+    "tool/call": Closers._on_tool_call,
+    "tool/result": Closers._on_tool_result,
+}

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from dsh_actors.core.chunks import CallConfig
 from dsh_actors.core.messages import Message
+from dsh_actors.core.sharing import shared
 from dsh_actors.core.text import JsonObject
 
 __all__ = ["ModelRequest", "RequestDigest", "RequestHeader", "ToolSchema"]
@@ -61,8 +62,8 @@ class RequestHeader:
         return RequestHeader(
             CallConfig.from_json(data["config"]),
             frozenset(data.get("adapterDefaults", ())),
-            data.get("system"),
-            tuple(ToolSchema.from_json(tool) for tool in data.get("tools", ())),
+            shared(data.get("system")),
+            tuple(shared(ToolSchema.from_json(tool)) for tool in data.get("tools", ())),
         )
 
 
@@ -110,7 +111,7 @@ class RequestDigest:
             self._messages.append(message)
             self._running.update(_line(message.to_json()))
         if request.header is not self._header:
-            self._header, self._header_bytes = request.header, _line(request.header.to_json())
+            self._header, self._header_bytes = request.header, shared(_line(request.header.to_json()))
         whole = self._running.copy()
         whole.update(self._header_bytes)
         return whole.hexdigest()

@@ -166,43 +166,24 @@ class Scope:
         return self._append(handlers, handler, 0 if prepend else len(handlers))
 
     def _append(self, items: list[Any], item: Any, position: int | None = None) -> Undo:
-        entry = item
-        items.insert(len(items) if position is None else position, entry)
-
-        def undo() -> None:
-            for index, present in enumerate(items):
-                if present is entry:
-                    del items[index]
-                    return
-
-        return self._registered(undo)
+        items.insert(len(items) if position is None else position, item)
+        return self._registered(_Registration(self, items, None, item))
 
     def _name(self, table: dict[str, Any], name: str, value: Any, what: str) -> Undo:
         if name in table:
             raise UsageError(f"the {what} {name!r} is already registered on this {self.kind} scope")
         table[name] = value
+        return self._registered(_Registration(self, table, name, value))
 
-        def undo() -> None:
-            if table.get(name) is value:
-                del table[name]
-
-        return self._registered(undo)
-
-    def _registered(self, remove: Undo) -> Undo:
+    def _registered(self, registration: _Registration) -> Undo:
         if self.closed:
-            remove()
+            registration.remove()
             raise UsageError(f"this {self.kind} scope is closed")
         self.revision += 1
         self._registrations += 1
-        number = self._registrations
-
-        def undo() -> None:
-            if self._undos.pop(number, None) is not None:
-                self.revision += 1
-                remove()
-
-        self._undos[number] = undo
-        return undo
+        registration.number = self._registrations
+        self._undos[self._registrations] = registration
+        return registration
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -261,6 +242,34 @@ class Scope:
         for scope in reversed(list(self.chain())):
             merged.update(getattr(scope, table))
         return merged
+
+
+class _Registration:
+    """One thing that is registered; calling it takes the thing back. Every agent has some: it is small."""
+
+    __slots__ = ("entry", "name", "number", "place", "scope")
+
+    def __init__(
+        self, scope: Scope, place: list[Any] | dict[str, Any], name: str | None, entry: object
+    ) -> None:
+        self.scope, self.place, self.name, self.entry = scope, place, name, entry
+        self.number = 0
+
+    def __call__(self) -> None:
+        if self.scope._undos.pop(self.number, None) is not None:
+            self.scope.revision += 1
+            self.remove()
+
+    def remove(self) -> None:
+        place = self.place
+        if isinstance(place, dict):
+            if self.name is not None and place.get(self.name) is self.entry:
+                del place[self.name]
+            return
+        for index, present in enumerate(place):
+            if present is self.entry:
+                del place[index]
+                return
 
 
 def run_chain(handlers: list[Handler], payload: JsonObject, default: Callable[[], Any]) -> Any:

@@ -41,8 +41,7 @@ class TurnMachine:
         self.env = env
         self.phase = Phase.IDLE
         self.ticket: Ticket | None = None
-        self._tickets = 0
-        self._now = 0
+        self._tickets = self._now = self._steps_in_turn = 0
         self._events: list[Event] = []
         self._effects: list[io.Effect] = []
         self.requests = RequestCycle(self)
@@ -50,11 +49,9 @@ class TurnMachine:
         self._batch: ToolBatch | None = None
         self._prompt: io.PromptReady | None = None
         self._claimed: tuple[Message, ...] = ()
-        self._steps_in_turn = 0
         self._reason: JsonObject | None = None
         self._ending: JsonObject | None = None
-        self._latched = False
-        self._disposed = False
+        self._told_running = self._latched = self._disposed = False
         self._context: tuple[int, str | None] | None = None
 
     def advance(self, message: io.Input, now: int) -> io.Transition:
@@ -212,13 +209,15 @@ class TurnMachine:
         if self._disposed:
             return
         if self.phase is Phase.IDLE:
+            self._told_running = True
             self.do(io.Notify("agent/status", {"status": "running"}))
             self._open_turn()
         elif self.phase is Phase.MAINTENANCE or self._ending is not None:
             self._latched = True
 
     def _go_idle(self) -> None:
-        was_running = self.running
+        # Not by the phase: a turn that a limit forbids is over before it has one.
+        was_running, self._told_running = self._told_running, False
         self.phase, self.ticket, self._ending = Phase.IDLE, None, None
         latched, self._latched = self._latched, False
         if was_running:

@@ -16,13 +16,13 @@ from weakref import WeakSet
 
 import pykka
 from gevent import Greenlet, getcurrent
-from gevent.queue import SimpleQueue
 from pykka.messages import _ActorStop
 
 from dsh_actors.errors import ActorGone, HarnessError
 from dsh_actors.runtime.exits import forward_exit
 from dsh_actors.runtime.future import GeventFuture
 from dsh_actors.runtime.log import LOGGER
+from dsh_actors.runtime.mailbox import Mailbox, Parked
 from dsh_actors.runtime.ref import Ref
 
 __all__ = [
@@ -73,7 +73,7 @@ class GeventActor(pykka.Actor):
 
     @staticmethod
     def _create_actor_inbox() -> Any:
-        return SimpleQueue()
+        return Mailbox()
 
     @staticmethod
     def _create_future() -> GeventFuture:
@@ -84,9 +84,16 @@ class GeventActor(pykka.Actor):
         greenlet.name = type(self).__name__
         greenlet.start()
 
-    def _run_loop(self) -> None:
+    def _run_loop(self, *, is_parked: bool = False) -> bool:
+        """Run, for the first time or again; whether the actor has only parked."""
         try:
-            self._actor_loop()
+            if is_parked:
+                self._actor_loop_running()
+                self._actor_loop_teardown()
+            else:
+                self._actor_loop()
+        except Parked:
+            return True
         except BaseException as error:
             # Pykka fences the handlers. What gets here was thrown into the waiting greenlet, or asks
             # the process to end; either way the actor must not stay registered and silent.
@@ -95,6 +102,7 @@ class GeventActor(pykka.Actor):
             self._actor_loop_teardown()
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise  # gevent raises it in the main greenlet
+        return False
 
 
 class BaseActor(GeventActor):
@@ -122,6 +130,7 @@ class BaseActor(GeventActor):
         self._unread: tuple[Any, ...] = ()
         self._promises: WeakSet[GeventFuture] | None = None
         self._ref: Ref[Any] = Ref(self.actor_ref, name)
+        self.actor_inbox.may_park = self.may_park  # type: ignore[attr-defined]  # it is a `Mailbox`
 
     @abstractmethod
     def receive(self, message: Any) -> Any:
@@ -135,6 +144,13 @@ class BaseActor(GeventActor):
 
         Must not wait for long: the parent hears of a failure after it.
         """
+
+    def may_park(self) -> bool:
+        """Whether it may give its greenlet back now, with no message left, until the next one comes.
+
+        For actors of which there are many and most are idle: a greenlet is the larger part of them.
+        """
+        return False
 
     @property
     @final
@@ -236,20 +252,33 @@ class BaseActor(GeventActor):
             forward_exit(error)
         return _ordinary(error)
 
-    def _run_loop(self) -> None:
+    def _run_loop(self, *, is_parked: bool = False) -> bool:
         greenlet = getcurrent()
         greenlet.name = self.name
         self._ref.bind(greenlet)
         _running.add(self)
+        is_over = True
         try:
-            super()._run_loop()
+            is_over = not super()._run_loop(is_parked=is_parked)
         finally:
-            _running.discard(self)
-            for promise in list(self._promises or ()):
-                if not promise.is_set:
-                    promise.fail(ActorGone(f"{self.name} stopped before it answered."))
-            if self.failure is not None and self.parent is not None:
-                self.parent.tell(Died(self.name, self.generation, self.failure, self._unread))
+            if is_over:
+                self._loop_over()
+            else:
+                self._ref.bind(None)
+                self.actor_inbox.on_message(self._unpark)  # type: ignore[attr-defined]  # it is a `Mailbox`
+        return not is_over
+
+    def _unpark(self) -> None:
+        Greenlet.spawn(self._run_loop, is_parked=True)
+
+    def _loop_over(self) -> None:
+        _running.discard(self)
+        self.actor_inbox.may_park = None  # type: ignore[attr-defined]  # a ref keeps the mailbox, not the actor
+        for promise in list(self._promises or ()):
+            if not promise.is_set:
+                promise.fail(ActorGone(f"{self.name} stopped before it answered."))
+        if self.failure is not None and self.parent is not None:
+            self.parent.tell(Died(self.name, self.generation, self.failure, self._unread))
 
     def _keep_unread(self) -> None:
         """Set aside what was told and not received; asks stay, to be answered with `ActorGone`."""

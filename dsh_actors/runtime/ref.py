@@ -104,8 +104,8 @@ class Ref(Generic[M]):
             if not greenlet.dead:
                 raise self._late(timeout)
 
-    def bind(self, greenlet: Greenlet) -> None:
-        """For the actor: the greenlet it runs in."""
+    def bind(self, greenlet: Greenlet | None) -> None:
+        """For the actor: the greenlet it runs in, None while it has none."""
         self._greenlet = greenlet
 
     def _gone(self) -> ActorGone:

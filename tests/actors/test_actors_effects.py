@@ -682,8 +682,8 @@ def test_children_of_tools_do_not_inherit_the_keys_of_providers(tmp_path, monkey
         monkeypatch.setenv(name, value)
     config = load_config(env={**os.environ, "DSH_HOME": str(tmp_path / "home")}, cwd=str(tmp_path))
     with Harness.open(config) as harness:
-        env = harness._assembly._child_environment(str(tmp_path))
-    assert env["HARMLESS"] == "yes" and env["PWD"] == str(tmp_path)
+        env = harness._assembly._child_environment()
+    assert env["HARMLESS"] == "yes"
     assert "DEEPSEEK_API_KEY" not in env and secret not in env.values()
 
 
@@ -692,7 +692,7 @@ def test_a_key_that_is_none_takes_no_other_variable_from_children(tmp_path, monk
         monkeypatch.setenv(name, value)
     config = load_config(env={**os.environ, "DSH_HOME": str(tmp_path / "home")}, cwd=str(tmp_path))
     with Harness.open(config) as harness:
-        env = harness._assembly._child_environment(str(tmp_path))
+        env = harness._assembly._child_environment()
     assert env["PROGRESS"] == "none" and "OPENAI_API_KEY" not in env
 
 
@@ -720,7 +720,7 @@ class AnswererDouble:
             raise RuntimeError("no line")
         self.asked.put((request, answer))
 
-    def withdraw(self, approval_id) -> None:
+    def withdraw(self, approval_id, outcome) -> None:
         self.withdrawn.put(approval_id)
         raise RuntimeError("not reachable")
 

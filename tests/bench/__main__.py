@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-from tests.bench import storage, streams
+from tests.bench import hosting, storage, streams
 from tests.bench.batches import Batches
 from tests.bench.listing import Listing
 from tests.bench.measure import Bench
 from tests.model_server import ModelServer
 
-NAMES = ("steps", "growth", "startup", "many", "batch", "listing", "storage", "streams")
+NAMES = ("steps", "growth", "startup", "many", "batch", "listing", "storage", "streams", "hosting", "day")
 
 Row = tuple[str, str, str, float, float]
 
@@ -83,6 +83,30 @@ def stream_rows(bench: Bench) -> Iterator[Row]:
     yield "the first delta on stdout", f"{first.median_ms:.1f} ms", compared, first.median_ms, 20
 
 
+def hosting_rows(bench: Bench) -> Iterator[Row]:
+    """Memory is in MB, times are CPU; of many at work the figure is the bare loop's rate over ours."""
+    idle = hosting.idle(bench, 10_000)
+    each = f"{idle.each_kb:.1f} kB each"
+    yield f"{idle.agents:,} idle agents", f"{idle.total_mb:.0f} MB", each, idle.total_mb, hosting.IDLE_MB
+    asleep = hosting.asleep(bench, 100_000)
+    title = f"{asleep.agents:,} asleep"
+    yield title, f"{asleep.total_mb:.0f} MB", "", asleep.total_mb, hosting.ASLEEP_MB
+    yield "a list of all of them", f"{asleep.listing_s:.2f} s", "", asleep.listing_s, hosting.LISTING_S
+    yield "waking an agent", "", "creating one", hosting.waking(bench, 500), hosting.WAKING
+    work = hosting.at_work(bench, 1_000)
+    title = f"{work.agents:,} agents at work, {work.lost} lost"
+    yield title, f"{work.ours:.0f}/s", f"bare {work.bare:.0f} steps/s", work.ratio, hosting.AT_WORK
+
+
+def day_rows(bench: Bench) -> Iterator[Row]:
+    """A day in minutes: what is held at the end over what was held after the first 200 agents."""
+    day = hosting.day(bench, 20_000, 200, 200)
+    compared = f"at first {day.early_mb:.1f} MB"
+    yield f"memory after {day.agents:,} agents", f"{day.late_mb:.1f} MB", compared, day.memory, hosting.DAY
+    early, late = day.descriptors
+    yield "descriptors", f"{late}", f"at first {early}", day.open_files, hosting.DAY
+
+
 def main() -> int:
     names = sys.argv[1:] or list(NAMES)
     if set(names) - set(NAMES):
@@ -95,6 +119,10 @@ def main() -> int:
         found = rows(bench, names)
         if "streams" in names:
             found = chain(found, stream_rows(bench))
+        if "hosting" in names:
+            found = chain(found, hosting_rows(bench))
+        if "day" in names:
+            found = chain(found, day_rows(bench))
         if "storage" in names:
             found = chain(found, storage_rows(Path(root)))
         for title, ours, compared, figure, limit in found:

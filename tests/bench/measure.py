@@ -124,7 +124,7 @@ class Bench:
         self.server.load(ROUTES)
         with self._talking("steps") as harness:
             harness.ask(prompt(f"{tool}-warm-up"))
-            members = self._last_request(f"{tool}-warm-up").json
+            members = self.last_request(f"{tool}-warm-up").json
             self.server.load(ROUTES, keep_bodies=False)
             with self._talking("bare", url=self.server.url, members=members) as bare:
                 bare.ask(prompt(f"{tool}-bare-warm-up"))
@@ -173,7 +173,8 @@ class Bench:
         assert in_turn["answers"] == expected
         return Many(agents, at_once["cpu_s"], in_turn["cpu_s"], lost)
 
-    def _last_request(self, route: str) -> Request:
+    def last_request(self, route: str) -> Request:
+        """The newest request on a route."""
         return [request for request in self.server.requests() if request.route == route][-1]
 
     def _first_request_cpu_s(self) -> float:

@@ -6,9 +6,10 @@ from typing import Any
 
 from tests.model_server import C, T
 
-__all__ = ["COMMAND", "ROUTES", "STEPS", "gate_route", "prompt"]
+__all__ = ["COMMAND", "ROUTES", "STEPS", "gate_route", "prompt", "work_prompts"]
 
 STEPS = 20
+WORK_STEPS = 10
 COMMAND = "echo result of step @@N@@"
 _PIECES = 3
 _ANSWER = ["The ", "answer ", "of ", "@@R@@", "."]
@@ -23,6 +24,7 @@ ROUTES: dict[str, Any] = {
     "note-*": _steps("note", {"text": "step @@N@@"}, STEPS),
     "bash-*": _steps("bash", {"command": COMMAND}, STEPS),
     "long-*": _steps("note", {"text": "step @@N@@"}, 1000),
+    "work-*": _steps("note", {"text": "step @@N@@"}, WORK_STEPS),
     "stream-*": {"entries": [T([f"word{n} " for n in range(20)] + ["of ", "@@R@@"])], "after": "repeat"},
     "default": {"entries": [T("ok")], "after": "repeat"},
 }
@@ -37,3 +39,8 @@ def gate_route(gate: str) -> dict[str, Any]:
 
 def prompt(route: str) -> str:
     return f"Work. [[route:{route}]]"
+
+
+def work_prompts(name: str, count: int) -> list[str]:
+    """Tasks of ten steps each, for agents that work side by side."""
+    return [prompt(f"work-{name}-{n}") for n in range(count)]

@@ -54,6 +54,25 @@ def at_once(job: dict[str, Any]) -> dict[str, Any]:
     return {"cpu_s": time.process_time() - start, "answers": answers}
 
 
+def bare_at_once(job: dict[str, Any]) -> dict[str, Any]:
+    from tests.bench.bare_loop import run_bare_steps
+
+    for prompt in job["warm_up"]:
+        run_bare_steps(job["url"], job["members"], prompt)
+    start = time.monotonic()
+    jobs = [gevent.spawn(run_bare_steps, job["url"], job["members"], prompt) for prompt in job["prompts"]]
+    gevent.joinall(jobs, raise_error=True)
+    return {"seconds": time.monotonic() - start, "steps": sum(each.value for each in jobs)}
+
+
+def hosting(job: dict[str, Any]) -> dict[str, Any]:
+    """Calls the measurement ``what`` of `host_loop`."""
+    from tests.bench import host_loop
+
+    measure = getattr(host_loop, f"run_{job.pop('what')}")
+    return dict(measure(**job))
+
+
 def imports(job: dict[str, Any]) -> dict[str, Any]:
     for name in job["modules"]:
         __import__(name)
@@ -76,7 +95,9 @@ def main() -> None:
     if kind in talking:
         talking[kind](job)
     else:
-        _answer({"in_turn": in_turn, "at_once": at_once, "imports": imports}[kind](job))
+        kinds = {"in_turn": in_turn, "at_once": at_once, "imports": imports}
+        kinds |= {"bare_at_once": bare_at_once, "hosting": hosting}
+        _answer(kinds[kind](job))
 
 
 if __name__ == "__main__":

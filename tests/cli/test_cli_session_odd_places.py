@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from dsh_actors.adapters.storage.storage import SegmentStorage
-from dsh_actors.cli.stored import exists
 from dsh_actors.core.ids import SessionId
 from dsh_actors.errors import StorageError
+from dsh_actors.task_spec import session_exists
 from tests.cli.dsh_process import Dsh, assert_failed
 from tests.cli.session_kit import everything, flip, sessions, store
 from tests.cli.test_cases_world import as_user
@@ -96,16 +96,16 @@ def test_what_cannot_be_looked_at_is_not_taken_for_an_id_in_use(
 ) -> None:
     store(dsh.home, "pears")
     storage: SegmentStorage = sessions(dsh.home)
-    assert exists(storage, SessionId("pears")) and not exists(storage, SessionId("apples"))
+    assert session_exists(storage, SessionId("pears")) and not session_exists(storage, SessionId("apples"))
     flip(dsh.home, "pears", 0)
-    assert exists(storage, SessionId("pears")), "a damaged one has its id too"
+    assert session_exists(storage, SessionId("pears")), "a damaged one has its id too"
 
     def refuse(*_arguments: object, **_options: object) -> int:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(StorageError, match="Input/output error"):
-        exists(storage, SessionId("pears"))
+        session_exists(storage, SessionId("pears"))
 
 
 def test_a_line_that_is_no_event_is_described_without_the_words_of_the_language(dsh: Dsh) -> None:

@@ -13,12 +13,12 @@ import pytest
 from dsh_actors.adapters.storage.memory import MemoryStorage
 from dsh_actors.cli.options import RUN_PARAMETERS, RunArguments, agent_options, config_overrides
 from dsh_actors.cli.run import check
-from dsh_actors.cli.stored import fork_point
 from dsh_actors.config import load_config
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId
 from dsh_actors.core.policy import ApprovalPolicy
 from dsh_actors.errors import ConfigError, UsageError
+from dsh_actors.task_spec import fork_point
 
 
 def parse(*arguments: str) -> RunArguments:

@@ -37,11 +37,16 @@ def test_undoing_twice_is_undoing_once() -> None:
 
 
 def test_closing_undoes_what_is_left_last_first() -> None:
-    scope = Scope("agent")
     undone: list[str] = []
-    for name in ("one", "two", "three"):
-        scope._registered(lambda name=name: undone.append(name))  # type: ignore[misc]
-    scope._undos[2]()
+
+    class Watched(dict[str, str | None]):
+        def __delitem__(self, name: str) -> None:
+            undone.append(name)
+            super().__delitem__(name)
+
+    scope = Scope("agent", variables=Watched())
+    undos = [scope.variable(name, name) for name in ("one", "two", "three")]
+    undos[1]()
     scope.close()
     assert undone == ["two", "three", "one"]
     with pytest.raises(UsageError):

@@ -58,10 +58,13 @@ class SqliteFile:
     Connections are kept open while the file is `held`, as closing the last one costs a clean-up.
     """
 
-    def __init__(self, path: str, layout: Layout, busy_timeout_s: float = 5.0) -> None:
+    def __init__(
+        self, path: str, layout: Layout, busy_timeout_s: float = 5.0, max_idle: int = _MAX_IDLE
+    ) -> None:
         self.path = path
         self._layout = layout
         self._busy_timeout_s = busy_timeout_s
+        self._max_idle = max_idle
         self._idle: list[sqlite3.Connection] = []
         self._holders: list[None] = []  # as many as hold it; threads add and take away in one step
 
@@ -133,7 +136,7 @@ class SqliteFile:
         if database is None:
             return
         is_shared = not isinstance(database, _StillConnection)
-        if is_shared and self._holders and len(self._idle) < _MAX_IDLE:
+        if is_shared and self._holders and len(self._idle) < self._max_idle:
             self._idle.append(database)
         else:
             database.close()

@@ -1,0 +1,43 @@
+"""What is left of a run whose process ended before it was over: read from the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dsh_actors.core.events import Event
+from dsh_actors.core.outcome import OutcomeFold
+from dsh_actors.core.pricing import PriceOf
+from dsh_actors.core.text import JsonObject
+from dsh_actors.errors import SessionNotFound
+
+__all__ = ["CutRun", "read_cut_run"]
+
+
+@dataclass(frozen=True, slots=True)
+class CutRun:
+    """``fold`` has what the run came to. ``is_open``: it was cut in the middle of a turn."""
+
+    fold: OutcomeFold
+    is_open: bool
+
+
+def read_cut_run(events: Iterable[Event], price_of: PriceOf) -> CutRun:
+    """Fold the events of a run. Raises what reading a session raises; no session yet is no event."""
+    fold, is_open = OutcomeFold(price_of), False
+    try:
+        for event in events:
+            if event.type == "turn/start":
+                is_open = True
+            elif event.type == "turn/end":
+                is_open = _is_cut(event.data["reason"])
+            fold.apply(event)
+    except SessionNotFound:
+        return CutRun(OutcomeFold(price_of), is_open=False)
+    return CutRun(fold, is_open)
+
+
+def _is_cut(reason: JsonObject) -> bool:
+    """Whether a turn was closed by the end of the process, in order or not, and by nobody else."""
+    kind, cause = reason["kind"], reason.get("reason") or {}
+    return kind == "interrupted" or (kind == "aborted" and cause.get("kind") == "disposed")

@@ -1,0 +1,111 @@
+"""Writes rows in native threads, whatever has gathered in one transaction: a few of them or a thousand."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from dsh_actors.daemon.registry import AgentRow, Change, Registry
+from dsh_actors.errors import StorageError, error_chain
+from dsh_actors.runtime.files import run_native
+from dsh_actors.runtime.future import GeventFuture
+from dsh_actors.runtime.log import LOGGER
+from dsh_actors.runtime.tasks import TaskEnd, start_task
+from dsh_actors.runtime.timers import Timer, after
+
+__all__ = ["RowWriter"]
+
+WINDOW_S = 0.5
+"""How long what nobody waits for is gathered: after a crash the log tells it all again."""
+
+
+class RowWriter:
+    """The one writer of a registry. Used in the hub's thread only."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._noted: dict[str, AgentRow] = {}
+        self._writing: dict[str, AgentRow] = {}
+        self._urgent: list[tuple[Change, GeventFuture]] = []
+        self._timer: Timer | None = None
+        self._is_busy = False
+        self._flushing: list[GeventFuture] = []
+
+    def note(self, row: AgentRow) -> None:
+        """Write the row as it will be in a moment; waits for nothing. A row that goes is not written."""
+        self._noted[row.id] = row
+        if self._timer is None:
+            self._timer = after(WINDOW_S, self._window_over)
+
+    def newest(self, agent_id: str) -> AgentRow | None:
+        """A row that is not written yet. Whoever changes it notes it again."""
+        return self._noted.get(agent_id) or self._writing.get(agent_id)
+
+    def save(self, row: AgentRow, options: str | None = None) -> None:
+        """Write the row as it is and wait. Raises `StorageFull` or `StorageError`, with nothing written."""
+        self._noted.pop(row.id, None)
+        self._put(Change.of(row, options))
+
+    def remove(self, agent_id: str) -> None:
+        """Raises as `save` does."""
+        self._noted.pop(agent_id, None)
+        self._put(Change(agent_id, None))
+
+    def flush(self) -> None:
+        """Wait until all that was noted is written, or has failed to be."""
+        done = GeventFuture()
+        self._flushing.append(done)
+        self._go_on()
+        done.wait(None)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _put(self, change: Change) -> None:
+        done = GeventFuture()
+        self._urgent.append((change, done))
+        self._go_on()
+        done.get()
+
+    def _window_over(self) -> None:
+        self._timer = None
+        self._go_on(is_due=True)
+
+    def _go_on(self, *, is_due: bool = False) -> None:
+        if self._is_busy:
+            return
+        if not self._urgent and not (self._noted and (is_due or self._flushing)):
+            flushing, self._flushing = self._flushing, []
+            for done in flushing:
+                done.set(None)
+            return
+        urgent, self._urgent = self._urgent, []
+        noted = self._writing = self._noted
+        self._noted = {}
+        # What is noted comes first: what somebody waits for is newer.
+        changes = [*map(Change.of, noted.values()), *(change for change, _ in urgent)]
+        self._is_busy = True
+        # A task: this may run in the hub, where nothing may wait for a free native thread.
+        start_task(
+            lambda _token: run_native(self._registry.write, changes),
+            partial(self._written, [done for _, done in urgent]),
+            name="daemon/rows",
+        )
+
+    def _written(self, waiting: list[GeventFuture], end: TaskEnd[None]) -> None:
+        self._is_busy, error = False, end.error
+        writing, self._writing = self._writing, {}
+        if error is not None:
+            self._noted = {**writing, **self._noted}  # with the next that is written
+            LOGGER.error("the table of agents could not be written: %s", error_chain(error))
+        for done in waiting:
+            if error is None:
+                done.set(None)
+            else:
+                done.fail(_copy(error))
+        self._go_on(is_due=self._timer is None)
+
+
+def _copy(error: BaseException) -> BaseException:
+    """One for each who waits: an error that is raised in several places grows by each."""
+    return type(error)(error.message, hint=error.hint) if isinstance(error, StorageError) else error

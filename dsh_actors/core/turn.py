@@ -53,9 +53,7 @@ class TurnMachine:
         self._steps_in_turn = 0
         self._reason: JsonObject | None = None
         self._ending: JsonObject | None = None
-        self._told_running = False
-        self._latched = False
-        self._disposed = False
+        self._latched = self._told_running = self._disposed = False
         self._context: tuple[int, str | None] | None = None
 
     def advance(self, message: io.Input, now: int) -> io.Transition:
@@ -220,8 +218,7 @@ class TurnMachine:
             self._latched = True
 
     def _go_idle(self) -> None:
-        # Not by the phase: a turn that a limit forbids is over before it has one.
-        was_running, self._told_running = self._told_running, False
+        was_running, self._told_running = self._told_running, False  # a forbidden turn has no phase
         self.phase, self.ticket, self._ending = Phase.IDLE, None, None
         latched, self._latched = self._latched, False
         if was_running:

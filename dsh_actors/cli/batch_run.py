@@ -19,10 +19,11 @@ from dsh_actors.cli.batch_tasks import LineReading, Task
 from dsh_actors.core.batch import TASK_EVENT, BatchStop, Spending, Tally, needs_look
 from dsh_actors.core.events import Event
 from dsh_actors.core.exit_codes import describe_error, exit_code_of, reason_of_error
+from dsh_actors.core.options import GRACE_S
 from dsh_actors.core.outcome import Circumstances, OutcomeFold, RunEnd
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import ActorGone, SessionExists, StorageError
-from dsh_actors.runs import GRACE_S, Run
+from dsh_actors.runs import Run
 from dsh_actors.runtime.ref import ACTOR_TIMEOUT
 from dsh_actors.runtime.tasks import TaskEnd, start_task
 

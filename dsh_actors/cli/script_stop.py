@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from dsh_actors.cli.stopping import Stopped
 from dsh_actors.core.exit_codes import exit_code_of
+from dsh_actors.core.options import GRACE_S
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import HarnessError
-from dsh_actors.runs import GRACE_S
 from dsh_actors.runtime.interrupts import MainInterrupts
 from dsh_actors.runtime.tasks import TaskEnd, deadline, start_task
 from dsh_actors.runtime.timers import Timer, after

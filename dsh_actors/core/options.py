@@ -12,6 +12,7 @@ from dsh_actors.core.text import JsonObject
 __all__ = [
     "DEFAULT_CONCURRENCY",
     "DEFAULT_SCHEMA_RETRIES",
+    "GRACE_S",
     "TITLE_MODES",
     "AgentOptions",
     "LimitBase",
@@ -24,6 +25,9 @@ DEFAULT_CONCURRENCY = 256
 
 DEFAULT_SCHEMA_RETRIES = 2
 """How often an answer that does not fit its schema is sent back."""
+
+GRACE_S = 5.5
+"""From the wish to stop a run to its end: children have 5 s after TERM, the rest is for the last words."""
 
 TITLE_MODES = ("fallback", "first-prompt", "all-prompts")
 """Where titles come from: the first words, a model asked once, or a model asked at each prompt."""

@@ -195,7 +195,8 @@ def test_what_is_said_while_a_job_goes_on_is_no_answer_yet(dsh: Dsh) -> None:
 
 
 def test_a_line_of_a_batch_has_a_schema_of_its_own(dsh: Dsh) -> None:
-    tasks = [{"id": "a", "prompt": "p", "schema": NUMBER}, {"id": "b", "prompt": "p", "schema": {"type": "colour"}}]
+    tasks = [{"id": "a", "prompt": "p", "schema": NUMBER}]
+    tasks.append({"id": "b", "prompt": "p", "schema": {"type": "colour"}})
     tasks.append({"id": "c", "prompt": "p", "schema": NUMBER, "schema_retries": 0})
     (dsh.cwd / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
     dsh.server.script(T("no"), T('{"n": 1}'), T("never"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dsh_actors.actors.address import Address
-from dsh_actors.actors.approvals import ApprovalsActor
+from dsh_actors.actors.approvals import Answerer, ApprovalsActor
 from dsh_actors.actors.model_gateway import GatewayState, ModelGatewayActor
 from dsh_actors.actors.projector import ProjectorActor
 from dsh_actors.actors.session_store import SessionStoreActor
@@ -46,7 +46,10 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True)
 class WorkerParts:
-    """What the workers share with the rest of the harness. ``project`` brings the index up to date."""
+    """What the workers share with the rest of the harness. ``project`` brings the index up to date.
+
+    ``answerer`` is who is asked for approval, at most ``approval_timeout_s`` seconds; None: nobody.
+    """
 
     storage: SessionStorage
     memory: MemoryStorage
@@ -56,6 +59,8 @@ class WorkerParts:
     books: StoreBooks
     project: Callable[[SessionId], None]
     feed: TelemetryFeed
+    answerer: Answerer | None = None
+    approval_timeout_s: float = 300.0
 
 
 def worker_specs(
@@ -66,7 +71,7 @@ def worker_specs(
         (addresses.store, _store(config, parts, addresses.store)),
         (addresses.gateway, _gateway(config, parts)),
         (addresses.pool, _pool(parts)),
-        (addresses.approvals, _approvals()),
+        (addresses.approvals, _approvals(parts)),
         (addresses.telemetry, _telemetry(parts)),
     ]
     if parts.storage is not parts.memory:
@@ -120,9 +125,15 @@ def _pool(parts: WorkerParts) -> WorkerSpec:
     return build
 
 
-def _approvals() -> WorkerSpec:
+def _approvals(parts: WorkerParts) -> WorkerSpec:
     def build(generation: int, parent: Ref[Any]) -> ApprovalsActor:
-        return ApprovalsActor(name="approvals", parent=parent, generation=generation)
+        return ApprovalsActor(
+            name="approvals",
+            parent=parent,
+            generation=generation,
+            answerer=parts.answerer,
+            timeout_s=parts.approval_timeout_s,
+        )
 
     return build
 

@@ -18,16 +18,25 @@ __all__ = ["Answerer", "ApprovalsActor"]
 
 
 class Answerer(Protocol):
-    """Somebody who can be asked. ``ask`` returns at once and calls ``answer`` later, or never."""
+    """Somebody who can be asked. ``ask`` returns at once and calls ``answer`` later, or never.
+
+    ``withdraw`` says that a question is over without an answer of his: ``unavailable`` for one that he
+    had too long, ``cancelled`` for one that nobody needs answered any more.
+    """
 
     def ask(self, request: p.RequestApproval, answer: Callable[[p.Outcome], None]) -> None: ...
-    def withdraw(self, approval_id: str) -> None: ...
+    def withdraw(self, approval_id: str, outcome: p.Outcome) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Given:
     approval_id: str
     outcome: p.Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class _Overdue:
+    approval_id: str
 
 
 class ApprovalsActor(BaseActor):
@@ -58,7 +67,9 @@ class ApprovalsActor(BaseActor):
                 self._request(message)
             case p.DropApproval(approval_id=approval_id):
                 if self._close(approval_id) is not None:
-                    self._withdraw(approval_id)
+                    self._withdraw(approval_id, "cancelled")
+            case _Overdue(approval_id=approval_id):
+                self._give_up(approval_id)
             case _Given(approval_id=approval_id, outcome=outcome):
                 request = self._close(approval_id)
                 if request is not None:
@@ -70,10 +81,13 @@ class ApprovalsActor(BaseActor):
     def stopped(self) -> None:
         """Nobody will answer what is open: say so, or the agents would wait for ever."""
         for approval_id in tuple(self._open):
-            request = self._close(approval_id)
-            if request is not None:
-                request.reply("unavailable")
-            self._withdraw(approval_id)
+            self._give_up(approval_id)
+
+    def _give_up(self, approval_id: str) -> None:
+        request = self._close(approval_id)
+        if request is not None:
+            request.reply("unavailable")
+            self._withdraw(approval_id, "unavailable")
 
     def _request(self, request: p.RequestApproval) -> None:
         if self._answerer is None:
@@ -83,7 +97,8 @@ class ApprovalsActor(BaseActor):
         def give(outcome: p.Outcome) -> None:
             self.ref.tell(_Given(request.approval_id, outcome))
 
-        self._open[request.approval_id] = (request, after(self._timeout_s, lambda: give("unavailable")))
+        overdue = _Overdue(request.approval_id)
+        self._open[request.approval_id] = (request, after(self._timeout_s, lambda: self.ref.tell(overdue)))
         try:
             self._answerer.ask(request, give)
         except BaseException as error:  # whoever answers is foreign code
@@ -91,11 +106,11 @@ class ApprovalsActor(BaseActor):
             LOGGER.exception("an approval could not be asked for")
             give("unavailable")
 
-    def _withdraw(self, approval_id: str) -> None:
+    def _withdraw(self, approval_id: str, outcome: p.Outcome) -> None:
         if self._answerer is None:
             return
         try:
-            self._answerer.withdraw(approval_id)
+            self._answerer.withdraw(approval_id, outcome)
         except BaseException as error:  # whoever answers is foreign code
             let_exits_pass(error)
             LOGGER.exception("an approval could not be withdrawn")

@@ -14,7 +14,7 @@ __all__ = ["LazyGroup"]
 
 
 class LazyGroup(click.Group):
-    """Commands by name, imported late. ``modules``: where each one's ``COMMAND`` is."""
+    """Commands by name, imported late. ``modules``: where each one's ``COMMAND`` is, or ``module:NAME``."""
 
     def __init__(self, name: str, modules: Mapping[str, str], **options: Any) -> None:
         super().__init__(name, **options)
@@ -24,8 +24,12 @@ class LazyGroup(click.Group):
         return list(self._modules)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        module = self._modules.get(cmd_name)
-        return importlib.import_module(module).COMMAND if module else None
+        place = self._modules.get(cmd_name)
+        if place is None:
+            return None
+        module, _, name = place.partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name or "COMMAND")
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

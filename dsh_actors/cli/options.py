@@ -15,18 +15,24 @@ from dsh_actors.cli.places import working_directory
 from dsh_actors.cli.prompt_input import argument_text, read_text_file
 from dsh_actors.config import Config, parse_duration
 from dsh_actors.config.keys import KEYS_BY_NAME, Key
+from dsh_actors.core.ids import SessionId
 from dsh_actors.core.options import DEFAULT_SCHEMA_RETRIES, AgentOptions
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import UsageError
-from dsh_actors.task_spec import approval_policy, require_preset
+from dsh_actors.task_spec import approval_policy, chosen_session_id, require_preset
 
 __all__ = [
+    "DURATION",
     "RUN_PARAMETERS",
     "RunArguments",
     "agent_options",
     "config_overrides",
     "duration_option",
+    "inline_or_file",
+    "keyed_option",
+    "names_in",
     "outputs_in",
+    "schema_in",
 ]
 
 
@@ -41,7 +47,7 @@ class _KeyType(click.ParamType):  # type: ignore[type-arg]  # not generic in old
         return self.key.parse(value, param.opts[-1] if param else "option")
 
 
-class _Duration(click.ParamType):  # type: ignore[type-arg]
+class _DurationType(click.ParamType):  # type: ignore[type-arg]
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -51,7 +57,12 @@ class _Duration(click.ParamType):  # type: ignore[type-arg]
             self.fail(str(error), param, ctx)
 
 
-def _keyed(names: Sequence[str], key_name: str, metavar: str | None = None) -> click.Option:
+DURATION = _DurationType()
+"""Seconds, or a number with a unit: ``90``, ``5m``."""
+
+
+def keyed_option(names: Sequence[str], key_name: str, metavar: str | None = None) -> click.Option:
+    """An option that sets a configuration key."""
     key = KEYS_BY_NAME[key_name]
     default = f"{key.default:g}" if isinstance(key.default, float) else key.default
     shown = "" if default is None else f" [default: {default}]"
@@ -65,7 +76,7 @@ def _text(names: Sequence[str], text: str, metavar: str = "TEXT", **more: Any) -
 
 def duration_option(names: Sequence[str], text: str) -> click.Option:
     """An option that takes a length of time, such as ``90s`` or ``2h``."""
-    return _text(names, text, "DURATION", type=_Duration())
+    return _text(names, text, "DURATION", type=DURATION)
 
 
 def _flag(names: Sequence[str], text: str, **more: Any) -> click.Option:
@@ -101,10 +112,10 @@ RUN_PARAMETERS: list[click.Parameter] = [
         type=click.IntRange(min=1),
         help="Read no more of standard input; the run notes the cut.",
     ),
-    _text(["--stdin-timeout"], "Go on with what standard input gave by then.", "DURATION", type=_Duration()),
-    _keyed(["-m", "--model"], "agent.model", "PROVIDER/MODEL"),
-    _keyed(["--reasoning"], "agent.reasoning", "EFFORT"),
-    _keyed(["--max-output"], "agent.max_output"),
+    _text(["--stdin-timeout"], "Go on with what standard input gave by then.", "DURATION", type=DURATION),
+    keyed_option(["-m", "--model"], "agent.model", "PROVIDER/MODEL"),
+    keyed_option(["--reasoning"], "agent.reasoning", "EFFORT"),
+    keyed_option(["--max-output"], "agent.max_output"),
     _text(["-C", "--cwd"], "Work in this directory.", "DIR"),
     _text(["--add-dir", "add_dirs"], "Another directory it may write in; may repeat.", "DIR", multiple=True),
     _text(["--system-prompt"], "Replace the built-in system prompt."),
@@ -122,27 +133,29 @@ RUN_PARAMETERS: list[click.Parameter] = [
     ),
     _text(["--tools"], "The only tools there are, by comma; may repeat.", "NAMES", multiple=True),
     _text(["--deny-tools"], "Tools to take away, by comma; may repeat.", "NAMES", multiple=True),
-    _keyed(["--approve"], "approval.policy", "POLICY|FILE"),
-    _keyed(["--sandbox"], "approval.sandbox", "auto|require|off"),
+    keyed_option(["--approve"], "approval.policy", "POLICY|FILE"),
+    keyed_option(["--sandbox"], "approval.sandbox", "auto|require|off"),
     _text(["--session-id"], "The id of the new session.", "ID"),
     _text(["--resume"], "Go on with a session.", "ID"),
     _flag(["--continue", "continue_"], "Go on with the newest session of this directory."),
     _text(["--fork"], "Begin with a copy of a session, whole or up to event SEQ.", "ID[@SEQ]"),
+    # For the parent of a sub-agent that is a process.
+    _text(["--sub-agent-of"], "Whose sub-agent it is, and how deep.", "ID:DEPTH", hidden=True),
     _flag(["--ephemeral"], "Keep nothing on disk."),
-    _keyed(["--max-steps"], "limits.max_steps"),
-    _keyed(["--max-tool-calls"], "limits.max_tool_calls"),
-    _keyed(["--max-tokens"], "limits.max_tokens"),
-    _keyed(["--max-cost"], "limits.max_cost"),
-    _keyed(["--timeout"], "limits.timeout"),
-    _keyed(["--deadline"], "limits.deadline"),
-    _keyed(["--tool-timeout"], "limits.tool_timeout"),
-    _keyed(["--max-retries"], "model.max_retries"),
-    _keyed(["--max-agents"], "limits.max_agents"),
-    _keyed(["--max-concurrent-agents"], "limits.max_concurrent_agents"),
-    _keyed(["--max-depth"], "limits.max_depth"),
+    keyed_option(["--max-steps"], "limits.max_steps"),
+    keyed_option(["--max-tool-calls"], "limits.max_tool_calls"),
+    keyed_option(["--max-tokens"], "limits.max_tokens"),
+    keyed_option(["--max-cost"], "limits.max_cost"),
+    keyed_option(["--timeout"], "limits.timeout"),
+    keyed_option(["--deadline"], "limits.deadline"),
+    keyed_option(["--tool-timeout"], "limits.tool_timeout"),
+    keyed_option(["--max-retries"], "model.max_retries"),
+    keyed_option(["--max-agents"], "limits.max_agents"),
+    keyed_option(["--max-concurrent-agents"], "limits.max_concurrent_agents"),
+    keyed_option(["--max-depth"], "limits.max_depth"),
     _flag(["--json", "json_lines"], "Print events as JSON lines instead of the answer."),
     _flag(["--progress/--no-progress"], "A live line on standard error [terminal: on].", default=None),
-    _text(["--heartbeat"], "Write a sign of life this often.", "DURATION", type=_Duration()),
+    _text(["--heartbeat"], "Write a sign of life this often.", "DURATION", type=DURATION),
     _text(["-o", "--output-last-message"], "Also write the answer to a file.", "FILE"),
     _text(["--result-file"], "Write the run.end object to a file, atomically.", "FILE"),
     _flag(["--print-session-id"], "Write the session's id to standard error."),
@@ -185,6 +198,7 @@ class RunArguments:
     resume: str | None
     continue_: bool
     fork: str | None
+    sub_agent_of: str | None
     ephemeral: bool
     max_steps: int | None
     max_tool_calls: int | None
@@ -240,27 +254,40 @@ def agent_options(arguments: RunArguments, config: Config, model: str) -> AgentO
     Raises `UsageError` for files and names that do not exist.
     """
     require_preset(config)
+    parent, depth = _agent_above(arguments.sub_agent_of)
     return AgentOptions(
         model=model,
         cwd=config.cwd,
         session_id=arguments.session_id,
         reasoning=config.agent.reasoning,
         max_output=config.agent.max_output,
-        system_prompt=_inline_or_file(arguments, "system_prompt"),
-        append_system_prompt=_inline_or_file(arguments, "append_system_prompt"),
-        tools=_names(arguments.tools) if arguments.tools else None,
-        deny_tools=_names(arguments.deny_tools),
+        system_prompt=inline_or_file(arguments, "system_prompt"),
+        append_system_prompt=inline_or_file(arguments, "append_system_prompt"),
+        tools=names_in(arguments.tools) if arguments.tools else None,
+        deny_tools=names_in(arguments.deny_tools),
         add_dirs=tuple(working_directory(folder) for folder in arguments.add_dirs),
         policy=approval_policy(config.approval.policy),
         limits=config.limits,
         sandbox=config.approval.sandbox,
         ephemeral=arguments.ephemeral,
-        schema=None if arguments.schema is None else _schema_in(arguments.schema),
+        depth=depth,
+        parent=parent,
+        schema=None if arguments.schema is None else schema_in(arguments.schema),
         schema_retries=arguments.schema_retries,
     )
 
 
-def _schema_in(path: str) -> JsonObject:
+def _agent_above(text: str | None) -> tuple[SessionId | None, int]:
+    """The session of the parent of a sub-agent, and how many agents stand above it. Raises `UsageError`."""
+    if text is None:
+        return None, 0
+    parent, _, depth = text.rpartition(":")
+    if not (depth.isascii() and depth.isdigit() and 0 < int(depth) < 1_000):
+        raise UsageError(f"--sub-agent-of: {text!r} is no ID:DEPTH")
+    return chosen_session_id(parent), int(depth)
+
+
+def schema_in(path: str) -> JsonObject:
     """A JSON Schema as far as a file shows; the harness checks it. Raises `UsageError`."""
     from dsh_actors.core.answers import AnswerRefused, parse_json
 
@@ -273,7 +300,8 @@ def _schema_in(path: str) -> JsonObject:
     return schema
 
 
-def _inline_or_file(arguments: RunArguments, name: str) -> str | None:
+def inline_or_file(arguments: RunArguments, name: str) -> str | None:
+    """The text of an option ``name``, or of its ``_file``. Raises `UsageError` where both are given."""
     inline, path = getattr(arguments, name), getattr(arguments, f"{name}_file")
     option = "--" + name.replace("_", "-")
     if inline is not None and path is not None:
@@ -283,5 +311,6 @@ def _inline_or_file(arguments: RunArguments, name: str) -> str | None:
     return None if inline is None else argument_text(inline)
 
 
-def _names(values: Sequence[str]) -> tuple[str, ...]:
+def names_in(values: Sequence[str]) -> tuple[str, ...]:
+    """The names that stand in options, by comma."""
     return tuple(name.strip() for value in values for name in value.split(",") if name.strip())

@@ -1,21 +1,17 @@
-"""What the subcommands of `dsh session` share: the storage, output as bytes, times and sizes as text."""
+"""What the subcommands of `dsh session` share: the storage, the configuration, and what they print with."""
 
 from __future__ import annotations
 
 import os
-import sys
-import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from dsh_actors.adapters.storage.backend import DiskStorage
 from dsh_actors.cli.failures import describe_error, one_line
-from dsh_actors.cli.lines import for_terminal, json_line
 from dsh_actors.cli.places import working_directory
+from dsh_actors.cli.printing import flush, note, now_ms, size_text, time_text, write, write_json, write_text
 from dsh_actors.cli.stored import open_storage
-from dsh_actors.cli.streams import STREAMS
 from dsh_actors.config import Config, find_home, load_config
 from dsh_actors.config.toml_file import read_toml
 from dsh_actors.errors import ConfigError
@@ -81,50 +77,3 @@ def images(config: Config | None = None) -> AttachmentStore:
     from dsh_actors.adapters.storage.attachments import open_attachments  # most subcommands need none
 
     return open_attachments((config or configuration()).require_home())
-
-
-def note(text: str) -> None:
-    """One line on standard error that changes nothing about the outcome."""
-    click.echo(for_terminal(f"dsh: {text}"), err=True)
-
-
-def write(data: bytes) -> None:
-    """Data for a program or a file; what a terminal would obey is shown there instead."""
-    if STREAMS.stdout_is_terminal():
-        data = for_terminal(data.decode()).encode()
-    sys.stdout.buffer.write(data)
-
-
-def flush() -> None:
-    """Deliver what was written: an error that is raised now would take its place."""
-    sys.stdout.flush()
-
-
-def write_json(value: Any) -> None:
-    write(json_line(value))
-
-
-def write_text(text: str) -> None:
-    """One line of text."""
-    write(f"{text}\n".encode("utf-8", "backslashreplace"))
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def time_text(milliseconds: int) -> str:
-    try:
-        return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    except (ValueError, OverflowError, OSError):
-        return "?"
-
-
-def size_text(size: int) -> str:
-    """Bytes for people."""
-    value, unit = float(size), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"

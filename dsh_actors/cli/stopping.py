@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from dsh_actors.core.exit_codes import exit_code_of
-from dsh_actors.runs import GRACE_S
-from dsh_actors.runtime.signals import on_signals
+from dsh_actors.core.options import GRACE_S
+from dsh_actors.runtime.signals import on_signals, raise_in_main
 from dsh_actors.runtime.tasks import deadline
 
 __all__ = ["SignalWatch", "Stopped", "raising_signals"]
@@ -74,7 +74,7 @@ class Stopped(KeyboardInterrupt):
 
 @contextmanager
 def raising_signals() -> Iterator[None]:
-    """INT, TERM and HUP raise `Stopped` in the main thread, unless the caller had them ignored."""
+    """INT, TERM and HUP raise `Stopped` in the main greenlet, unless the caller had them ignored."""
     previous = {number: signal.getsignal(number) for number in _SIGNALS}
     heeded = [number for number, handler in previous.items() if handler not in (signal.SIG_IGN, None)]
     for number in heeded:
@@ -87,4 +87,4 @@ def raising_signals() -> Iterator[None]:
 
 
 def _raise(number: int, _frame: object) -> None:
-    raise Stopped(signal.Signals(number).name)
+    raise_in_main(Stopped(signal.Signals(number).name))

@@ -192,6 +192,23 @@ KEYS: tuple[Key, ...] = (
         project=False,
     ),
     Key("approval.fail_on_denied", "flag", True, "a denied call makes the run exit 6", project=False),
+    # A daemon serves every directory of its user: no project's file has a say in it.
+    Key(
+        "daemon.socket", "text", None, "its Unix socket; unset means daemon/socket in DSH_HOME", project=False
+    ),
+    Key("daemon.listen", "text", None, "also listen here, HOST:PORT of this machine", project=False),
+    Key("daemon.approval_timeout", "duration", 300.0, "how long a question may wait", project=False),
+    Key("daemon.max_live", "int", 10_000, "most agents that are awake at once", 1, project=False),
+    Key("daemon.idle_after", "duration", 300.0, "an agent idle for so long is put to sleep", project=False),
+    Key(
+        "daemon.restart",
+        "text",
+        "resume",
+        "agents at work when the daemon ended go on at its start, or sleep",
+        choices=("resume", "sleep"),
+        project=False,
+    ),
+    Key("daemon.event_queue", "int", 1_000, "events that a slow client may lag behind", 16, project=False),
 )
 
 KEYS_BY_NAME = {key.name: key for key in KEYS}

@@ -18,6 +18,7 @@ from dsh_actors.config.providers import ProviderSettings, provider_settings, rea
 from dsh_actors.config.sections import (
     AgentConfig,
     ApprovalConfig,
+    DaemonConfig,
     ModelConfig,
     SessionConfig,
     ToolsConfig,
@@ -52,6 +53,7 @@ class Config:
     tools: ToolsConfig
     session: SessionConfig
     approval: ApprovalConfig
+    daemon: DaemonConfig
     providers: Mapping[str, ProviderSettings] = field(hash=False)
     values: Mapping[str, Any] = field(hash=False, repr=False)
     origins: Mapping[str, str] = field(hash=False, repr=False)
@@ -246,6 +248,7 @@ def _build(
         tools=ToolsConfig(**sections["tools"]),
         session=SessionConfig(**sections["session"]),
         approval=ApprovalConfig(**sections["approval"]),
+        daemon=DaemonConfig(**sections["daemon"]),
         providers=providers,
         values=values,
         origins=origins,

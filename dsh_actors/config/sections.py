@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["AgentConfig", "ApprovalConfig", "ModelConfig", "SessionConfig", "ToolsConfig"]
+__all__ = ["AgentConfig", "ApprovalConfig", "DaemonConfig", "ModelConfig", "SessionConfig", "ToolsConfig"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +59,19 @@ class ApprovalConfig:
     policy: str
     sandbox: str
     fail_on_denied: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonConfig:
+    """``socket`` None is the one in DSH_HOME, ``listen`` None no TCP. Times are seconds.
+
+    ``restart`` is resume or sleep; ``event_queue`` counts events.
+    """
+
+    socket: str | None
+    listen: str | None
+    approval_timeout_s: float
+    max_live: int
+    idle_after_s: float
+    restart: str
+    event_queue: int

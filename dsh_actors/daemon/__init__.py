@@ -1,1 +1,1 @@
-"""The daemon: many agents in one process, live or asleep, and the HTTP interface to them."""
+"""The daemon: many agents in one process, an HTTP API over them, and the client of that API."""

@@ -160,6 +160,10 @@ class Host:
         """The agents in the order of their ids, from behind the id ``after`` on. Raises `UsageError`."""
         return list_agents(self._table, state, after, limit)
 
+    def counts(self) -> dict[str, int]:
+        """How many agents are in each state, as of the last half second."""
+        return run_native(self._registry.counts)
+
     def deliver(self, agent_id: str, text: str, how: How = "send") -> JsonObject:
         """Give a message, waking the agent; it is durable on return. ``{"message_id": …}``.
 

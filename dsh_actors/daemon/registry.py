@@ -151,6 +151,10 @@ class Registry:
         """Rows in the order of ids, from behind ``after`` on, with the members of an `AgentInfo`."""
         return self._query(f"{_LIST} WHERE id > ? ORDER BY id LIMIT ?", (after, limit))
 
+    def counts(self) -> dict[str, int]:
+        """How many agents are in each state that any is in."""
+        return dict(self._query("SELECT state, COUNT(*) FROM agents GROUP BY state"))
+
     def _query(self, text: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self._file.reading() as database:
             if database is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
+from gevent import Greenlet
 from gevent.monkey import get_original
 from gevent.threadpool import ThreadPool
 
@@ -42,6 +43,8 @@ class NativePool:
     def __init__(self, size: int) -> None:
         self.size = size
         self._threads: Any = None
+        self._in_hand = 0
+        """Calls that run or wait for a thread."""
 
     def run(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what ``fn`` returns or raise what it raises, traceback included.
@@ -52,7 +55,7 @@ class NativePool:
         threads = self._started()
         if _thread_id() != threads.hub.thread_ident:
             return fn(*args, **kwargs)
-        value, error = _wait(threads.spawn(_outcome, fn, args, kwargs), fn)
+        value, error = _wait(self._spawn(threads, fn, args, kwargs), fn)
         if error is not None:
             try:
                 raise error
@@ -75,7 +78,26 @@ class NativePool:
                 # `deliver` is the caller's; gevent would print the error on stderr.
                 LOGGER.exception("the end of a native call could not be delivered")
 
-        threads.spawn(_outcome, fn, (), {}).rawlink(ended)
+        def begin() -> None:
+            self._spawn(threads, fn, (), {}).rawlink(ended)
+
+        if self._in_hand < self.size:
+            begin()
+        else:
+            Greenlet.spawn(begin)  # it waits for a thread, which the caller, or the hub, must not
+
+    def _spawn(self, threads: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        self._in_hand += 1
+        try:
+            pending = threads.spawn(_outcome, fn, args, kwargs)
+        except BaseException:
+            self._in_hand -= 1
+            raise
+        pending.rawlink(self._settled)
+        return pending
+
+    def _settled(self, _pending: Any) -> None:
+        self._in_hand -= 1
 
     def _started(self) -> Any:
         threads = self._threads

@@ -10,7 +10,7 @@ from gevent.monkey import get_original
 from dsh_actors.ports import CancelToken
 from dsh_actors.runtime.cancel import Cancelled
 
-__all__ = ["is_readable", "pause"]
+__all__ = ["Bell", "is_readable", "pause"]
 
 # Patched, even a poll that does not wait goes through the hub.
 _poll = get_original("select", "poll")
@@ -33,3 +33,21 @@ def is_readable(descriptor: int) -> bool:
     poll = _poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(0))
+
+
+class Bell:
+    """Wakes the one greenlet that waits for it. It may be rung from anywhere, the hub's callbacks too."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event = Event()
+
+    def ring(self) -> None:
+        self._event.set()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Wait until it is rung, or was since the last waiting; whether it was, in ``timeout_s`` seconds."""
+        rung = bool(self._event.wait(timeout_s))
+        self._event.clear()
+        return rung

@@ -200,6 +200,7 @@ def _read_script(path: str) -> list[JsonObject]:
     except OSError as error:
         raise UsageError(
             f"cannot read the script {path}: {error.strerror}",
+            code="UNKNOWN_MODEL",
             hint="the shipped one is scripted/demo",
         ) from error
     except ValueError as error:

@@ -720,7 +720,7 @@ class AnswererDouble:
             raise RuntimeError("no line")
         self.asked.put((request, answer))
 
-    def withdraw(self, approval_id) -> None:
+    def withdraw(self, approval_id, outcome) -> None:
         self.withdrawn.put(approval_id)
         raise RuntimeError("not reachable")
 

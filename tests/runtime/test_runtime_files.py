@@ -141,6 +141,34 @@ def test_calls_from_many_greenlets_overlap() -> None:
     os.close(writer)
 
 
+def test_a_start_never_waits_not_even_in_the_hub_while_every_thread_is_busy() -> None:
+    pool = NativePool(2)
+    reader, writer = os.pipe()
+    busy = [gevent.spawn(pool.run, os.read, reader, 1) for _ in range(2)]
+    ended: list[tuple[int | None, BaseException | None]] = []
+
+    def begin() -> None:
+        for number in range(5):
+            pool.start(lambda number=number: number, lambda value, error: ended.append((value, error)))
+        ended.append((-1, None))
+
+    gevent.sleep(0)  # both are at it
+    gevent.get_hub().loop.run_callback(begin)
+    with deadline(WAIT_S):
+        while not ended:
+            gevent.sleep(0)
+    assert ended == [(-1, None)]
+    os.write(writer, b"xx")
+    gevent.joinall(busy, timeout=WAIT_S, raise_error=True)
+    with deadline(WAIT_S):
+        while len(ended) < 6:
+            gevent.sleep(0)
+    assert sorted(ended[1:]) == [(number, None) for number in range(5)]
+    pool.close()
+    os.close(reader)
+    os.close(writer)
+
+
 CONFIGURE = """
 import gevent.monkey; gevent.monkey.patch_all()
 from dsh_actors.errors import ProtocolError

@@ -154,10 +154,15 @@ def run_day(
             hosting.finish([agent_id])
         hosting.host.dispose(agent_id)
 
+    def held() -> tuple[float, int]:
+        hosting.harness._settle_index(PATIENCE_S)  # it is behind, and has the index open
+        hosting.host._table.writer.flush()
+        return _memory_mb(), _descriptors()
+
     _side_by_side(range(first), live)
-    early = (_memory_mb(), _descriptors())
+    early = held()
     _side_by_side(range(first, agents), live)
-    late = (_memory_mb(), _descriptors())
+    late = held()
     hosting.close()
     return {"early": early, "late": late}
 

@@ -8,7 +8,6 @@ import platform
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from dsh_actors.actors import protocol as p
@@ -26,18 +25,17 @@ from dsh_actors.core.children import AGENT_TOOLS
 from dsh_actors.core.chunks import CallConfig, Usage
 from dsh_actors.core.ids import CallId, SessionId
 from dsh_actors.core.jobs import JobLog
-from dsh_actors.core.keeping import is_new_fork, kept_prompt
+from dsh_actors.core.keeping import is_new_fork, kept_prompt, with_kept_settings
 from dsh_actors.core.limits import LimitWatch
 from dsh_actors.core.messages import ImageBlock
 from dsh_actors.core.options import AgentOptions, TitlePolicy
 from dsh_actors.core.policy import require_known
 from dsh_actors.core.redaction import MIN_SECRET, Redactor
-from dsh_actors.core.request import RequestHeader
 from dsh_actors.core.scope import Scope
 from dsh_actors.core.state import SessionState
 from dsh_actors.core.text import is_well_formed
 from dsh_actors.core.turn_env import Environment
-from dsh_actors.errors import UsageError
+from dsh_actors.errors import SubagentError, UsageError
 from dsh_actors.ports import CancelToken, Clock, Jobs, LlmProvider, ProcessRunner, Tool, ToolContext, ToolSpec
 
 __all__ = ["AgentAssembly"]
@@ -76,6 +74,8 @@ class AgentAssembly:
         self._builtin = frozenset(scope.visible_tools())
         self.pools: dict[SessionId, Budget] = {}
         """What agents to come share with those that start them; taken up when they are built."""
+        self.pool: Budget | None = None
+        """What all agents that no other one starts share, besides the limits of each."""
         self._probed: str | None = None
         self.sandbox = "off"
         self._shared_env: dict[str, str] = {}
@@ -121,7 +121,7 @@ class AgentAssembly:
         locate = _locator(cwd, os.environ.get("HOME", ""))
         gate = ToolGate(header.id, options.policy, cwd, scope, locate, ask_approval)
         own_model = f"{call.provider}/{call.model}"
-        budget = self.pools.pop(header.id, None) or Budget.of(options, own_model)
+        budget = self.pools.pop(header.id, None) or self._root_budget(options, own_model)
         env = Environment(
             config=call,
             is_parallel=lambda each: is_parallel_call(scope, each),
@@ -145,6 +145,19 @@ class AgentAssembly:
             self._time_left(options, scope),
             dict(state.children),
         )
+
+    def _root_budget(self, options: AgentOptions, model: str) -> Budget:
+        """Raises `SubagentError` with the code AGENT_LIMIT where the pool of all has no more agents."""
+        pool = self.pool
+        if pool is None:
+            return Budget.of(options, model)
+        if pool.limits.max_cost is not None:
+            require_price(self._config, model, self._clock.now_ms())
+            require_currency(self._config, pool.model, model)
+        reached = pool.take_agent()
+        if reached is not None:
+            raise SubagentError(f"--max-agents {reached['value']} is used up", code="AGENT_LIMIT")
+        return Budget(options.limits, pool, model=pool.model)
 
     def takes_images(self, model: str) -> bool:
         """Whether ``PROVIDER/MODEL`` is known to read images. Raises `UsageError` or `CredentialError`."""
@@ -180,7 +193,7 @@ class AgentAssembly:
             name, model = self._split_model(options.model or self._config.agent.model)
         self._require_provider(name)
         asked = CallConfig(name, model, options.reasoning, max_tokens=options.max_output)
-        config = _with_kept_settings(asked, logged)
+        config = with_kept_settings(asked, logged)
         self._providers[name].prepare(config)
         return config
 
@@ -199,7 +212,8 @@ class AgentAssembly:
             known = ", ".join(sorted(self._providers))
             raise UsageError(
                 f"there is no provider {name!r}",
-                code="UNKNOWN_MODEL", hint=f"did you mean {near[0]!r}?" if near else f"providers are: {known}",
+                code="UNKNOWN_MODEL",
+                hint=f"did you mean {near[0]!r}?" if near else f"providers are: {known}",
             )
 
     def _title_policy(self, options: AgentOptions) -> TitlePolicy:
@@ -361,18 +375,6 @@ def _conditions(spec: ToolSpec) -> set[str]:
     """What a rule can look at in the calls of a tool."""
     found = {"command"} & set(spec.parameters.get("properties", {}))
     return found | {"path"} if spec.path_argument else found
-
-
-def _with_kept_settings(asked: CallConfig, logged: RequestHeader | None) -> CallConfig:
-    """What was not asked for now stays as it was asked for before, for the same model."""
-    if logged is None or (logged.config.provider, logged.config.model) != (asked.provider, asked.model):
-        return asked
-    kept = logged.asked()
-    return replace(
-        asked,
-        reasoning_effort=asked.reasoning_effort or kept.reasoning_effort,
-        max_tokens=asked.max_tokens or kept.max_tokens,
-    )
 
 
 def _locator(cwd: str, home: str) -> Callable[[str], str]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from dsh_actors.actors import protocol as p
+from dsh_actors.actors.event_stream import event_stream
 from dsh_actors.actors.lifecycle import DISPOSE_MARGIN_S, AgentEntry
 from dsh_actors.actors.owned_work import OwnedWork
 from dsh_actors.core import turn_io as io
+from dsh_actors.core.events import Event
 from dsh_actors.core.ids import MessageId
 from dsh_actors.core.inbox import Target
 from dsh_actors.core.messages import Message, user_message
@@ -19,9 +22,10 @@ from dsh_actors.core.options import LimitBase, Limits
 from dsh_actors.core.outcome import Circumstances, OutcomeFold, RunEnd
 from dsh_actors.core.pricing import PriceOf
 from dsh_actors.core.redaction import Redactor
-from dsh_actors.core.text import JsonObject, clean_text, require_lossless
+from dsh_actors.core.text import JsonObject, JsonValue, clean_text, require_lossless
 from dsh_actors.core.titles import normal_title
 from dsh_actors.errors import ActorGone, UsageError
+from dsh_actors.runtime.files import run_native
 from dsh_actors.runtime.ref import ACTOR_TIMEOUT, Ref
 
 __all__ = ["ASK_TIMEOUT_S", "OPEN_TIMEOUT_S", "AgentHandle", "AgentLinks", "AgentRef"]
@@ -40,6 +44,7 @@ class AgentLinks:
     work: OwnedWork
     subagents: Callable[[], Any]
     fork: Callable[..., AgentHandle]
+    stored: Callable[[AgentEntry, int], Iterator[Event]]
 
 
 class AgentRef:
@@ -55,6 +60,7 @@ class AgentRef:
         self._redactor = links.redactor
         self._address = entry.address
         self._supervisor = links.supervisor
+        self._entry = entry
 
     @property
     def model(self) -> str:
@@ -114,10 +120,26 @@ class AgentRef:
         )
         return end
 
+    def events(self, after: int = -1, *, follow: bool = True) -> Iterator[Event]:
+        """The session's events behind seq ``after``: those so far, then each as it happens.
+
+        Ends when the agent is disposed of, or with what there is now without ``follow``; leave it before by
+        closing it. A reader may be slow: nothing is skipped, and what waits for it is bounded.
+        """
+        return event_stream(self._scope, partial(self._links.stored, self._entry), after, follow=follow)
+
     def record(self, kind: str, data: JsonObject, *, ignorable: bool = False) -> None:
         """Put a log-only fact into the session. Raises `EventRefused` for data that JSON cannot hold."""
         require_lossless(data, kind)  # before anything walks through what may have no end
         self._ask(io.Record(kind, self._redactor.json(data), ignorable))
+
+    def record_value(self, kind: str, value: JsonValue) -> None:
+        """Put a value of any size into the session, as a fact ``{"value"}`` that readers may skip.
+
+        It has been made sure that JSON can hold it. What takes long does not hold up other agents.
+        """
+        data = run_native(self._redactor.json, {"value": value})
+        self._ask(io.Record(kind, data, ignorable=True, is_checked=True))
 
     def rename(self, title: str) -> None:
         """Give the session a title; no other takes its place by itself.
@@ -215,7 +237,16 @@ class AgentRef:
 
 
 class AgentHandle(AgentRef):
-    """What creating or resuming an agent gives. Holding it is the right to dispose of the agent."""
+    """What creating or resuming an agent gives. Holding it is the right to dispose of the agent.
+
+    As a context manager it disposes of the agent at the end of the block.
+    """
+
+    def __enter__(self) -> AgentHandle:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.dispose()
 
     def fork(self, at_seq: int | None = None, session_id: str | None = None) -> AgentHandle:
         """Another agent like this one, that begins with a copy of its session up to event ``at_seq``.

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dsh_actors.actors import protocol as p
 from dsh_actors.actors.approvals import Answerer
 from dsh_actors.actors.jobs import JobGround
-from dsh_actors.actors.lifecycle import DISPOSE_MARGIN_S, AgentEntry, Lifecycle
+from dsh_actors.actors.lifecycle import AgentEntry, Lifecycle
 from dsh_actors.actors.owned_work import OwnedWork
 from dsh_actors.actors.projector import watch_sessions
 from dsh_actors.actors.store_books import StoreBooks
@@ -27,7 +27,9 @@ from dsh_actors.adapters.storage.memory import MemoryStorage
 from dsh_actors.adapters.storage.shelf import AttachmentShelf
 from dsh_actors.adapters.tools.registry import builtin_tools
 from dsh_actors.assembly import AgentAssembly
+from dsh_actors.closing import Closing
 from dsh_actors.config import Config, prepare_home
+from dsh_actors.core.budget import Budget
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId, dated_session_id
 from dsh_actors.core.messages import ImageBlock
@@ -36,38 +38,36 @@ from dsh_actors.core.prompt import PERSONA
 from dsh_actors.core.redaction import Redactor
 from dsh_actors.core.scope import Scope
 from dsh_actors.core.text import JsonObject
-from dsh_actors.errors import ActorGone, HarnessError, UsageError, error_chain
+from dsh_actors.errors import UsageError
 from dsh_actors.handle import ASK_TIMEOUT_S, OPEN_TIMEOUT_S, AgentHandle, AgentLinks, AgentRef
 from dsh_actors.ports import Clock, LlmProvider, SessionStorage
 from dsh_actors.providers import LazyProviders
 from dsh_actors.runtime.actor import start_actor
 from dsh_actors.runtime.files import run_native
-from dsh_actors.runtime.log import LOGGER
 from dsh_actors.runtime.patching import require_patched, stop_birth_records
 from dsh_actors.runtime.process import Processes
-from dsh_actors.runtime.ref import ACTOR_TIMEOUT, Ref
+from dsh_actors.runtime.ref import Ref
 from dsh_actors.runtime.timers import SystemClock
 from dsh_actors.sessions import PreparedSession, SessionView, StoredSessions
 from dsh_actors.subagents.tools import agent_tools
 from dsh_actors.workers import Addresses, WorkerParts, worker_specs
 
 if TYPE_CHECKING:
-    from dsh_actors.adapters.json_schema import AnswerSchema
     from dsh_actors.subagents.service import Subagents
 
 __all__ = ["AgentHandle", "AgentRef", "Harness"]
-
-INDEX_TIMEOUT_S = 1.0
-"""How long closing waits for the index, which can do without."""
 
 
 class Harness:
     """A process's agents and what they share. Use it as a context manager, or `close` it.
 
     ``scope`` is the global scope: what plugins register there holds for every agent. ``storage`` is
-    for reading; agents write through their actors. ``answerer`` is asked where a policy says so, and
-    has ``approval_timeout_s`` seconds; without one every such question is answered with no.
+    for reading; agents write through their actors. ``pool`` limits all agents together; they count in it.
+    ``answerer`` is asked where a policy says so, and has ``approval_timeout_s`` seconds; without one every
+    such question is answered with no.
     """
+
+    _closed = False
 
     def __init__(
         self,
@@ -76,6 +76,7 @@ class Harness:
         providers: Mapping[str, LlmProvider] | None = None,
         clock: Clock | None = None,
         ephemeral: bool = False,
+        pool: Budget | None = None,
         answerer: Answerer | None = None,
         approval_timeout_s: float = 300.0,
     ) -> None:
@@ -85,11 +86,7 @@ class Harness:
         self.clock: Clock = clock or SystemClock()
         self.memory = MemoryStorage(this_process(), self.clock.now_ms)
         self.storage: SessionStorage = self.memory if ephemeral else open_storage(config, self.clock.now_ms)
-        self.scope = Scope("global")
-        self.scope.section("persona", 0, PERSONA)
-        for tool in (*builtin_tools(), *agent_tools(lambda: self.subagents)):
-            self.scope.tool(tool)
-        self.scope.listen("agent/session-start", self._on_session_start)
+        self.scope = self._global_scope()
         self._presets: dict[str, Scope] = {}
         place = None if ephemeral else config.home
         self._shelf = AttachmentShelf(place, lambda: prepare_home(config.require_home()))
@@ -109,6 +106,7 @@ class Harness:
             lambda data, name, keep: ImageBlock(self._shelf.put(data, name, ephemeral=not keep)),
             JobGround(self.work, self.processes, self._redactor, self._agents).jobs_of,
         )
+        self._assembly.pool = pool
         self._at = Addresses()
         self._books = StoreBooks()
         self._feed = TelemetryFeed(self._at.telemetry, config.price)
@@ -116,12 +114,17 @@ class Harness:
         watch_sessions(self.scope, self._at.projector)
         self._feed.watch(self.scope)
         self._supervisor = self._start(answerer, approval_timeout_s)
-        self._links = AgentLinks(
-            self._supervisor, config.price, self._redactor, self.work, lambda: self.subagents, self.fork
-        )
         self._sessions = StoredSessions(self.storage, self._at.store, self._supervisor)
+        self._links = self._link()
         self._subagents: Subagents | None = None
-        self._closed = False
+
+    def _global_scope(self) -> Scope:
+        scope = Scope("global")
+        scope.section("persona", 0, PERSONA)
+        for tool in (*builtin_tools(), *agent_tools(lambda: self.subagents)):
+            scope.tool(tool)
+        scope.listen("agent/session-start", self._on_session_start)
+        return scope
 
     @classmethod
     def open(cls, config: Config, **options: Any) -> Harness:
@@ -152,8 +155,8 @@ class Harness:
                 links=self._links,
                 pools=self._assembly.pools,
                 scope=self.scope,
-                check=self._check_child,
-                bring_up=lambda message: self._bring_up(message, self._answer_schema(message.options)),
+                check=self._check,
+                bring_up=self._bring_up,
                 inspect=self.inspect,
             )
             self._subagents = Subagents(ground)
@@ -181,13 +184,12 @@ class Harness:
         `SessionExists`, `ActorGone` in a harness that is closing or has failed, and what ``setup`` or an
         ``agent/created`` observer raises, with nothing left behind.
         """
-        self._check(options)
+        self._check(options, has_model=True)
         session_id = self._id_for(options)
-        header = SessionHeader(session_id, self.clock.now_ms(), options.cwd, agent_preset=options.preset)
+        header = options.header(session_id, self.clock.now_ms())
         header.require_valid()
-        schema = self._answer_schema(options)
         self._prepare_home(options)
-        return self._bring_up(p.CreateAgent(options, header, setup), schema)
+        return self._bring_up(p.CreateAgent(options, header, setup))
 
     def resume(self, session_id: str, options: AgentOptions, setup: p.Setup | None = None) -> AgentHandle:
         """Go on with a stored session, in its recorded directory; an empty ``model`` means the recorded one.
@@ -197,10 +199,8 @@ class Harness:
         `SessionCorrupt`, `SessionUnsupported` and what `create` raises; the session is free again then,
         and at most an interrupted turn of it has been closed.
         """
-        if options.model:
-            self._check(options)
-        schema = self._answer_schema(options)
-        return self._bring_up(p.ResumeAgent(options, SessionId(session_id), setup), schema)
+        self._check(options)
+        return self._bring_up(p.ResumeAgent(options, SessionId(session_id), setup))
 
     def fork(
         self,
@@ -216,13 +216,11 @@ class Harness:
         ``INVALID_BOUNDARY`` or ``OPEN_TURN``, `SessionBusy` with the code ``SESSION_NOT_LIVE`` for a
         session that is just being disposed of, and what `resume` raises; nothing stays then.
         """
-        if options.model:
-            self._check(options)
+        self._check(options)
         child_id = self._id_for(options)
         SessionHeader(child_id, 0).require_valid()
-        schema = self._answer_schema(options)
         self._prepare_home(options)
-        return self._bring_up(p.ForkAgent(options, SessionId(session_id), child_id, at_seq, setup), schema)
+        return self._bring_up(p.ForkAgent(options, SessionId(session_id), child_id, at_seq, setup))
 
     def inspect(self, session_id: str) -> SessionView:
         """What a session comes to, with an interrupted turn closed in memory; writes nothing, locks nothing.
@@ -286,48 +284,28 @@ class Harness:
         if self._closed:
             return
         self._closed = True
+        closing = Closing(
+            self._supervisor, self._at, self._sessions, self._lifecycle, self._agents, self._books, timeout_s
+        )
         try:
-            self._dispose_all(timeout_s)
-            self._settle_index(min(timeout_s, INDEX_TIMEOUT_S))
+            closing.run(self.processes.close)
         finally:
-            self.processes.close()
-            for ref in (self._supervisor, *self._worker_refs()):
-                _contained(partial(ref.stop, timeout=timeout_s))
-            self._books.release_all()
             for scope in (*self._presets.values(), self.scope):
                 scope.close()
-
-    def _dispose_all(self, timeout_s: float) -> None:
-        _contained(self._sessions.close)
-        try:
-            self._supervisor.ask(p.Shutdown(timeout_s), timeout=timeout_s + DISPOSE_MARGIN_S)
-        except ActorGone as error:
-            if error.code == ACTOR_TIMEOUT:
-                raise
-            # It has died: what its books have is closed without it.
-            for entry in tuple(self._agents.values()):
-                _contained(partial(self._lifecycle.drain, entry, timeout_s))
-            self._agents.clear()
-
-    def _settle_index(self, timeout_s: float) -> None:
-        if self._at.projector.ref is None:
-            return
-        try:
-            self._at.projector.ask(p.SettleIndex(), timeout=timeout_s)
-        except ActorGone:
-            return  # the index stays stale, which those who read it see
 
     def _project(self, session_id: SessionId) -> None:
         """Native: bring the index up to date for one session. Nothing is imported for it before."""
         open_index(self.config.require_home(), self.storage).project(session_id)
 
-    def _check(self, options: AgentOptions) -> None:
-        self._scope_above(options.preset)
-        self._assembly.check(options)
+    def _check(self, options: AgentOptions, *, has_model: bool = False) -> None:
+        """Refuse what cannot work. ``has_model``: an empty name of a model is a wrong one."""
+        if options.schema is not None:
+            from dsh_actors.adapters.answer_desk import require_schema  # most agents answer in words
 
-    def _check_child(self, options: AgentOptions) -> None:
-        self._check(options)
-        self._answer_schema(options)
+            require_schema(options)
+        if options.model or has_model:
+            self._scope_above(options.preset)
+            self._assembly.check(options)
 
     def _scope_above(self, preset: str | None) -> Scope:
         """The scope an agent of this preset hangs below."""
@@ -344,8 +322,13 @@ class Harness:
         return dated_session_id(self.clock.now_ms(), secrets.token_hex(4))
 
     def _on_session_start(self, payload: Mapping[str, str]) -> None:
-        """An agent that is resumed hears of the sub-agents whose work was interrupted with its own."""
+        """An agent is held to its schema; a resumed one hears which of its sub-agents were interrupted."""
         entry = self._agents.get(SessionId(payload["session"]))
+        if entry is not None and entry.options.schema is not None:
+            from dsh_actors.adapters.answer_desk import hold_to_schema
+
+            agent, work = AgentRef(entry, self._links), self.work
+            hold_to_schema(entry.scope, entry.options, agent, lambda: bool(work.of(agent.id)))
         if payload["source"] == "resume" and entry is not None and entry.parts.children:
             self.subagents.adopt(entry)
 
@@ -354,34 +337,20 @@ class Harness:
             # Only now: a task that is refused leaves no folder behind.
             prepare_home(self.config.require_home())
 
-    def _answer_schema(self, options: AgentOptions) -> AnswerSchema | None:
-        if options.schema is None:
-            return None
-        from dsh_actors.adapters.json_schema import AnswerSchema  # most agents answer in words
-
-        if type(options.schema_retries) is not int or options.schema_retries < 0:
-            raise UsageError(f"schema_retries is a number from 0 on, not {options.schema_retries!r}")
-        return AnswerSchema.of(options.schema)
-
-    def _bring_up(
-        self, message: p.CreateAgent | p.ResumeAgent | p.ForkAgent, schema: AnswerSchema | None
-    ) -> AgentHandle:
+    def _bring_up(self, message: p.CreateAgent | p.ResumeAgent | p.ForkAgent) -> AgentHandle:
         entry = self._supervisor.ask(message, timeout=OPEN_TIMEOUT_S + ASK_TIMEOUT_S)
-        handle = AgentHandle(entry, self._links)
-        if schema is not None:
-            from dsh_actors.adapters.answer_desk import AnswerDesk
+        return AgentHandle(entry, self._links)
 
-            desk = AnswerDesk(
-                schema, message.options.schema_retries, handle, lambda: bool(self.work.of(handle.id))
-            )
-            entry.scope.observe("session/event", desk.on_event)
-            entry.scope.listen("agent/turn-stopping", desk.on_stopping)
-        return handle
-
-    def _worker_refs(self) -> Iterator[Ref[Any]]:
-        for address in self._at.all():
-            if address.ref is not None:
-                yield address.ref
+    def _link(self) -> AgentLinks:
+        return AgentLinks(
+            self._supervisor,
+            self.config.price,
+            self._redactor,
+            self.work,
+            lambda: self.subagents,
+            self.fork,
+            partial(self._sessions.of_agent, self.memory),
+        )
 
     def _wire(self) -> Lifecycle:
         wiring = Wiring(
@@ -426,11 +395,3 @@ class Harness:
         ref = start_actor(supervisor)
         ref.ask(p.GetAgents(), timeout=ASK_TIMEOUT_S)  # all workers are up after this
         return ref
-
-
-def _contained(work: Callable[[], None]) -> None:
-    """A step of closing: the others are taken all the same."""
-    try:
-        work()
-    except HarnessError as error:
-        LOGGER.error("closing: %s", error_chain(error))

@@ -11,16 +11,17 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dsh_actors.core.events import Event
 from dsh_actors.core.exit_codes import describe_error, reason_of_error
 from dsh_actors.core.messages import Message, user_message
-from dsh_actors.core.options import AgentOptions
+from dsh_actors.core.options import GRACE_S, AgentOptions
 from dsh_actors.core.outcome import Circumstances, OutcomeFold, RunEnd
 from dsh_actors.core.pricing import PriceOf
+from dsh_actors.core.quoted_files import ImageFile
 from dsh_actors.core.text import clean_text
 from dsh_actors.errors import ActorGone, HarnessError, StorageError, UsageError
 from dsh_actors.runtime.tasks import DeadlinePassed, TaskEnd, deadline, start_task
@@ -29,10 +30,7 @@ from dsh_actors.runtime.timers import Timer, after
 if TYPE_CHECKING:
     from dsh_actors.harness import AgentHandle, Harness
 
-__all__ = ["GRACE_S", "ImageFile", "Run", "RunPlan"]
-
-GRACE_S = 5.5
-"""From the wish to stop to the end: children have 5 s after TERM, the rest is for the last words."""
+__all__ = ["Run", "RunPlan"]
 
 _DISPOSE_S = 5.0
 _DEADLINE_MARGIN_S = 2.0
@@ -40,14 +38,6 @@ _DEADLINE_MARGIN_S = 2.0
 
 _WARNING_S = 300.0
 """How long before its end a run is told of the deadline, or a quarter of it where that is less."""
-
-
-@dataclass(frozen=True, slots=True)
-class ImageFile:
-    """An image to go with the prompt, whole and within the limits. ``name`` is the path as it was given."""
-
-    name: str
-    data: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +246,8 @@ class Run:
 
     def _dispose(self, handle: AgentHandle) -> None:
         self._abandoned = self._abandoned or self._going_on(handle)
+        # What ends from here on begins no other turn.
+        self._harness.work.cancel_all(handle.id)
         left = _DISPOSE_S if self._give_up_at is None else max(0.5, self._give_up_at - time.monotonic())
         try:
             with deadline(left + 0.5):

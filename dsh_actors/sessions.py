@@ -9,6 +9,7 @@ from typing import Any
 
 from dsh_actors.actors import protocol as p
 from dsh_actors.actors.address import Address
+from dsh_actors.actors.lifecycle import AgentEntry
 from dsh_actors.core import snapshot
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId, Ticket
@@ -105,12 +106,24 @@ class StoredSessions:
     def read_from(self, session_id: SessionId, seq: int) -> Iterator[Event]:
         if type(seq) is not int or seq < 0:
             raise UsageError(f"{seq!r} is no place in a session")
-        return self._stream(session_id, seq)
+        return self.stream(self._storage, session_id, seq)
 
-    def _stream(self, session_id: SessionId, seq: int) -> Iterator[Event]:
-        events = run_native(self._storage.read, session_id, seq)
+    def stream(self, storage: SessionStorage, session_id: SessionId, seq: int) -> Iterator[Event]:
+        events = run_native(storage.read, session_id, seq)
         while batch := run_native(lambda: list(islice(events, READ_BATCH))):
             yield from batch
+
+    def of_agent(self, memory: SessionStorage, entry: AgentEntry, seq: int) -> Iterator[Event]:
+        """What an agent has logged so far from ``seq`` on, wherever it keeps that."""
+        try:
+            self.flush(entry.id, ASK_TIMEOUT_S)
+        except HarnessError:
+            if entry.disposing is None:
+                raise
+        try:
+            yield from self.stream(memory if entry.options.ephemeral else self._storage, entry.id, seq)
+        except SessionNotFound:
+            return  # it has said nothing yet
 
     def flush(self, session_id: SessionId, timeout_s: float) -> None:
         done = GeventFuture()

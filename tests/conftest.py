@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, settings
 _FOREIGN = ("DSH_", "DEEPSEEK_", "OPENAI_", "ANTHROPIC_", "XDG_")
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
+_CLAIMS = pytest.StashKey[dict[str, bool]]()
+
 settings.register_profile(
     "suite",
     max_examples=60,
@@ -23,6 +25,23 @@ settings.register_profile("long", settings.get_profile("suite"), max_examples=20
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the long forms of the tests that have one")
+    parser.addoption("--share", metavar="DIR", help="run the files of tests that no other run claims in DIR")
+
+
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    """Pass over the tests of a file that another run has claimed."""
+    folder = item.config.getoption("--share")
+    if folder is None:
+        return None
+    claims = item.config.stash.setdefault(_CLAIMS, {})
+    name = str(item.path.relative_to(item.config.rootpath)).replace("/", "+")
+    if name not in claims:
+        try:
+            os.mkdir(os.path.join(folder, name))
+            claims[name] = True
+        except FileExistsError:
+            claims[name] = False
+    return None if claims[name] else True
 
 
 def pytest_configure(config: pytest.Config) -> None:

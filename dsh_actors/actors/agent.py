@@ -212,7 +212,7 @@ def _checked(message: Any) -> io.Input:
             check_message(message.message, "a delivered message")
         case io.EditInbox(message=replacement) if replacement is not None:
             check_message(replacement, "a delivered message")
-        case io.Record():
+        case io.Record() if not message.is_checked:
             if check_fact(message.type, message.data) and not message.ignorable:
                 return replace(message, ignorable=True)
         case io.Cancel():

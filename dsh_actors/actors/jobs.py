@@ -125,14 +125,14 @@ class _Job:
         self.status, self.detail = status, detail
 
 
-@dataclass(eq=False, slots=True)
 class _Waiter:
     """A call that waits. ``done`` is set when it has answered, or was given up."""
 
-    jobs: tuple[_Job, ...]
-    first: bool
-    woken: threading.Event
-    done: threading.Event
+    def __init__(self, jobs: tuple[_Job, ...], first: bool) -> None:
+        self.jobs = jobs
+        self.first = first
+        self.woken = threading.Event()
+        self.done = threading.Event()
 
     @property
     def is_satisfied(self) -> bool:
@@ -207,7 +207,7 @@ class AgentJobs:
         self, ids: Sequence[str], *, first: bool = False, timeout_s: float, cancel: CancelToken
     ) -> tuple[JobView, ...]:
         jobs = tuple(self._find(job_id) for job_id in ids)
-        waiter = _Waiter(jobs, first, threading.Event(), threading.Event())
+        waiter = _Waiter(jobs, first)
         self._waiters.append(waiter)
         undo = cancel.on_cancel(waiter.woken.set)
         try:

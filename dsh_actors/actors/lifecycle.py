@@ -23,7 +23,7 @@ from dsh_actors.ports import Checkpoint
 from dsh_actors.runtime.future import GeventFuture
 from dsh_actors.runtime.log import LOGGER
 from dsh_actors.runtime.ref import ACTOR_TIMEOUT, Ref
-from dsh_actors.runtime.tasks import TaskKilled, deadline
+from dsh_actors.runtime.tasks import Task, TaskKilled, deadline
 
 __all__ = [
     "CLOSE_TIMEOUT_S",
@@ -66,6 +66,8 @@ class AgentEntry:
     generation: int = 0
     restarting: bool = False
     restarts: Restarts = field(default_factory=Restarts)
+    recovery: Task | None = None
+    """The newest rebuilding from the log."""
     last_error: str | None = None
     disposing: list[Callable[[BaseException | None], None]] | None = None
     waiting: list[GeventFuture] = field(default_factory=list)
@@ -119,9 +121,9 @@ class Lifecycle:
     def report_crash(self, entry: AgentEntry, report: dict[str, Any]) -> None:
         _tell(entry.scope, "agent/error", report)
 
-    def recover(self, entry: AgentEntry) -> p.Opened:
+    def recover(self, entry: AgentEntry, timeout_s: float = OPEN_TIMEOUT_S) -> p.Opened:
         """The state to go on with after a crash. Observers see what closes the turn it interrupted."""
-        opened: p.Opened = self._store.ask_again(p.RecoverSession(entry.id), timeout=OPEN_TIMEOUT_S)
+        opened: p.Opened = self._store.ask_again(p.RecoverSession(entry.id), timeout=timeout_s)
         for event in opened.closers:
             _tell(entry.scope, "session/event", event)
         if opened.closers:
@@ -141,6 +143,8 @@ class Lifecycle:
         try:
             if ref is not None and ref.is_alive:
                 checkpoint = _stop(entry, ref, timeout_s)
+            if checkpoint is None and ref is not None and not ref.is_alive:
+                self._close_turn(entry)
         finally:
             try:
                 close = p.CloseSession(entry.id, checkpoint=checkpoint)
@@ -150,6 +154,16 @@ class Lifecycle:
                 _tell(entry.scope, "agent/disposed", {"session": entry.id, "error": entry.last_error})
                 entry.scope.close()
                 self.wiring.work.forget(entry.id)
+
+    def _close_turn(self, entry: AgentEntry) -> None:
+        """For an agent that has died: nobody rebuilds it, and its turn is closed all the same."""
+        try:
+            # One that is under way has closed it when it ends; then there is nothing to close.
+            if entry.recovery is None or entry.recovery.join(CLOSE_TIMEOUT_S):
+                self.recover(entry, CLOSE_TIMEOUT_S)
+        except HarnessError as error:
+            # The disk, or a store that is gone: whoever opens the session next closes the turn.
+            LOGGER.warning("the turn of %s stays open: %s", entry.id, error_chain(error))
 
     def _open(self, session_id: SessionId, request: Any) -> p.Opened:
         try:

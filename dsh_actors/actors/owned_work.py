@@ -68,10 +68,14 @@ class OwnedWork:
 
     def wait_for_release(self, known: tuple[WorkItem, ...], timeout_s: float | None) -> bool:
         """Wait until one of the ``known`` items is over; False after ``timeout_s`` seconds without."""
+        owners = {item.owner for item in known}
+
+        def is_one_over() -> bool:
+            going_on = {item for owner in owners for item in self._items.get(owner, ())}
+            return not known or not going_on.issuperset(known)
+
         with self._changed:
-            return self._changed.wait_for(
-                lambda: not known or any(item not in self.of(item.owner) for item in known), timeout_s
-            )
+            return self._changed.wait_for(is_one_over, timeout_s)
 
     def cancel_all(self, owner: SessionId) -> None:
         """Begin to end everything of an owner, newest first; returns at once."""

@@ -1,4 +1,4 @@
-"""Every message between actors. One frozen class a message; `RULES` says who may send it to whom.
+"""Every message between actors. One frozen class a message; `message_rules` says who may send it to whom.
 
 The turn machine's own inputs (`core/turn_io.py`) are messages to the agent too: that is how its
 workers answer. Asks go down the ranks only; everything else is told.
@@ -152,6 +152,21 @@ class SessionChanged:
 @dataclass(frozen=True, slots=True)
 class SettleIndex:
     """Replies when every session that is no longer live has been looked at."""
+
+
+# --- to the telemetry sink ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RecordEvents:
+    """What was counted since the last one."""
+
+    counts: Mapping[tuple[str, ...], float] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class FlushTelemetry:
+    """Replies when everything told before has been taken in."""
 
 
 # --- to the model gateway ---------------------------------------------------------------------
@@ -332,71 +347,3 @@ class Shutdown:
     """Dispose of every agent. Replies when done."""
 
     timeout_s: float = 30.0
-
-
-class Rule(NamedTuple):
-    """``how``: "ask" waits for the reply (down the ranks only), "tell" does not."""
-
-    sender: str
-    receiver: str
-    how: Literal["ask", "tell"]
-
-
-RANKS: Mapping[str, int] = {
-    "harness": 5,
-    "supervisor": 4,
-    "agent": 3,
-    "approvals": 2,
-    "tool_pool": 2,
-    "model_gateway": 2,
-    "session_store": 1,
-    "projector": 1,
-    "telemetry_sink": 1,
-}
-"""Who stands above whom. Every ask goes to a lower rank."""
-
-_ASKED = Rule("harness", "agent", "ask")
-RULES: Mapping[type, tuple[Rule, ...]] = {
-    CreateAgent: (Rule("harness", "supervisor", "ask"),),
-    ResumeAgent: (Rule("harness", "supervisor", "ask"),),
-    ForkAgent: (Rule("harness", "supervisor", "ask"),),
-    DisposeAgent: (Rule("harness", "supervisor", "ask"),),
-    GetAgents: (Rule("harness", "supervisor", "ask"),),
-    AwaitAgent: (Rule("harness", "supervisor", "ask"),),
-    Shutdown: (Rule("harness", "supervisor", "ask"),),
-    WhenIdle: (Rule("harness", "agent", "ask"), Rule("supervisor", "agent", "ask")),
-    GetStatus: (Rule("harness", "agent", "ask"),),
-    GetSnapshot: (Rule("harness", "agent", "ask"), Rule("supervisor", "agent", "ask")),
-    turn_io.Deliver: (_ASKED, Rule("harness", "agent", "tell"), Rule("agent", "agent", "tell")),
-    turn_io.Wake: (Rule("supervisor", "agent", "tell"), _ASKED),
-    turn_io.EditInbox: (Rule("harness", "agent", "ask"),),
-    turn_io.ClearInbox: (Rule("harness", "agent", "ask"),),
-    turn_io.Cancel: (Rule("harness", "agent", "ask"), Rule("supervisor", "agent", "tell")),
-    turn_io.Record: (_ASKED, Rule("harness", "agent", "tell")),
-    turn_io.TitleWritten: (Rule("model_gateway", "agent", "tell"),),
-    turn_io.StorageBroken: (Rule("session_store", "agent", "tell"),),
-    turn_io.Flushed: (Rule("session_store", "agent", "tell"),),
-    turn_io.Chunks: (Rule("model_gateway", "agent", "tell"),),
-    turn_io.ToolRan: (Rule("tool_pool", "agent", "tell"),),
-    ApprovalAnswered: (Rule("approvals", "agent", "tell"),),
-    ReserveSession: (Rule("supervisor", "session_store", "ask"),),
-    OpenSession: (Rule("supervisor", "session_store", "ask"),),
-    ForkSession: (Rule("supervisor", "session_store", "ask"),),
-    InspectSession: (Rule("harness", "session_store", "ask"),),
-    LoadSession: (Rule("harness", "session_store", "ask"),),
-    PrepareSession: (Rule("harness", "session_store", "ask"),),
-    ReleaseSession: (Rule("harness", "session_store", "ask"),),
-    SaveCheckpoint: (Rule("agent", "session_store", "tell"),),
-    RecoverSession: (Rule("supervisor", "session_store", "ask"),),
-    CloseSession: (Rule("supervisor", "session_store", "ask"),),
-    AppendEvents: (Rule("agent", "session_store", "tell"),),
-    FlushSession: (Rule("agent", "session_store", "tell"), Rule("harness", "session_store", "tell")),
-    SessionChanged: (Rule("agent", "projector", "tell"), Rule("supervisor", "projector", "tell")),
-    SettleIndex: (Rule("harness", "projector", "ask"),),
-    OpenModelStream: (Rule("agent", "model_gateway", "tell"),),
-    AbortModelStream: (Rule("agent", "model_gateway", "tell"),),
-    RunToolCall: (Rule("agent", "tool_pool", "tell"),),
-    CancelToolCall: (Rule("agent", "tool_pool", "tell"),),
-    RequestApproval: (Rule("agent", "approvals", "tell"),),
-    DropApproval: (Rule("agent", "approvals", "tell"),),
-}

@@ -36,6 +36,8 @@ from dsh_actors.errors import (
     SessionBusy,
     SessionExists,
     SessionNotFound,
+    StorageError,
+    StorageFull,
 )
 from dsh_actors.ports import SessionStorage, SessionWriter
 from dsh_actors.runtime.actor import BaseActor
@@ -80,6 +82,7 @@ class SessionStoreActor(BaseActor):
         self._held = books.held
         self._prepared = books.prepared
         self._taking = books.taking
+        self._unheard = books.unheard
         self._ready: dict[SessionId, Ready] = {}
         self._window_s = window_s
 
@@ -219,6 +222,7 @@ class SessionStoreActor(BaseActor):
             is_new_copy=is_new_copy,
         )
         self._held[held.id] = held
+        self._unheard.pop(held.id, None)
         if opened.closers:
             held.append(opened.closers)
 
@@ -315,8 +319,11 @@ class SessionStoreActor(BaseActor):
         promise = self.promise()
 
         def rebuilt(end: TaskEnd[p.Opened]) -> None:
-            if promise.is_set:
-                return  # whoever asked was told that this store had died, and asks the next one
+            if promise.is_set or held.closing or self._held.get(session_id) is not held:
+                # Whoever asked was told that this store had died, and asks the next one; or the session was
+                # given up meanwhile, and whoever opens it again closes the turn.
+                fail(promise, ActorGone(f"session {session_id} was given up"))
+                return
             if end.value is not None and end.value.closers:
                 self._home.tell(p.AppendEvents(session_id, end.value.closers))
             pass_on(promise, end)
@@ -337,6 +344,9 @@ class SessionStoreActor(BaseActor):
             waiting = self._taking.pop(session_id, None)
             if waiting is not None:
                 fail(waiting, ActorGone(f"opening session {session_id} was given up"))
+            unheard = self._unheard.pop(session_id, None)
+            if unheard is not None:
+                raise _error_of(unheard)  # asked again: this is the answer that nobody was there to hear
             return None
         promise = self.promise()
         held.closing.append(promise)
@@ -345,6 +355,8 @@ class SessionStoreActor(BaseActor):
 
         def closed(failure: Failure | None, end: TaskEnd[None]) -> None:
             self._held.pop(session_id, None)
+            if failure is not None and all(each.is_set for each in held.closing):
+                self._unheard[session_id] = failure
             for each in held.closing:
                 pass_on(each, end if failure is None else TaskEnd(None, _error_of(failure)))
 
@@ -375,4 +387,5 @@ def _flush(held: HeldSession | None, ask: p.FlushSession) -> None:
 
 
 def _error_of(failure: Failure) -> HarnessError:
-    return HarnessError(failure.message, code=failure.code)
+    kinds = {kind.code: kind for kind in (StorageError, StorageFull)}
+    return kinds.get(failure.code, HarnessError)(failure.message, code=failure.code)

@@ -56,11 +56,14 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class StoreBooks:
-    """``taking``: who waits for a session that is being opened."""
+    """``taking``: who waits for a session that is being opened; ``unheard``: closings that failed when the
+    store that had been asked for them was dead.
+    """
 
     held: dict[SessionId, HeldSession] = field(default_factory=dict)
     prepared: dict[SessionId, PreparedLock] = field(default_factory=dict)
     taking: dict[SessionId, GeventFuture] = field(default_factory=dict)
+    unheard: dict[SessionId, Failure] = field(default_factory=dict)
 
     def release_all(self) -> None:
         """Without a store: write what can be written and give every lock back. For the very end."""

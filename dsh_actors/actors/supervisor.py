@@ -276,6 +276,8 @@ class SupervisorActor(BaseActor):
             entry.disposing.extend(waiting)
             return
         entry.disposing = waiting
+        for promise in entry.waiting:  # what they wait with may be what has to end first
+            fail(promise, _gone(entry))
         entry.address.tell(io.Cancel({"kind": "disposed"}, keep_inbox=keep_inbox, keep_title=True))
         announcement = self._coming.get(entry.id)
         if announcement is not None:
@@ -295,15 +297,13 @@ class SupervisorActor(BaseActor):
         del self._agents[entry.id]
         for settled in entry.disposing or ():
             settled(None if error is None else presentable(error))
-        for promise in entry.waiting:
-            fail(promise, _gone(entry))
         self._check_closed()
 
     def _await(self, session_id: SessionId) -> GeventFuture | None:
         entry = self._agents.get(session_id)
-        if entry is None:
-            raise ActorGone(f"there is no agent {session_id}")
-        if not entry.restarting and entry.disposing is None:
+        if entry is None or entry.disposing is not None:
+            raise ActorGone(f"there is no agent {session_id}") if entry is None else _gone(entry)
+        if not entry.restarting:
             return None
         promise = self.promise()
         entry.waiting.append(promise)
@@ -349,7 +349,7 @@ class SupervisorActor(BaseActor):
             self._life.report_crash(entry, report)
             return self._life.recover(entry)
 
-        start_task(
+        entry.recovery = start_task(
             recover,
             lambda end: self.ref.tell(_Recovered(entry, generation, end)),
             name=f"recover {entry.id}",

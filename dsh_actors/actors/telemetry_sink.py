@@ -7,7 +7,6 @@ what they count between is gathered in the feed, so its mailbox stays short howe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from dsh_actors.actors import protocol as p
@@ -22,7 +21,7 @@ from dsh_actors.errors import ActorGone, ProtocolError
 from dsh_actors.runtime.actor import BaseActor, live_actors
 from dsh_actors.runtime.ref import Ref
 
-__all__ = ["RULES", "FlushTelemetry", "RecordEvents", "TelemetryFeed", "TelemetrySinkActor"]
+__all__ = ["TelemetryFeed", "TelemetrySinkActor"]
 
 GATHER_MS = 250
 """How long counts are gathered before the sink is told."""
@@ -33,24 +32,6 @@ MAX_UNREAD = 16
 FLUSH_TIMEOUT_S = 1.0
 
 CRASHED = "ACTOR_CRASHED"
-
-
-@dataclass(frozen=True, slots=True)
-class RecordEvents:
-    """What was counted since the last one."""
-
-    counts: Mapping[tuple[str, ...], float] = field(hash=False)
-
-
-@dataclass(frozen=True, slots=True)
-class FlushTelemetry:
-    """Replies when everything told before has been taken in."""
-
-
-RULES: Mapping[type, tuple[p.Rule, ...]] = {
-    RecordEvents: (p.Rule("agent", "telemetry_sink", "tell"), p.Rule("supervisor", "telemetry_sink", "tell")),
-    FlushTelemetry: (p.Rule("harness", "telemetry_sink", "ask"),),
-}
 
 
 class TelemetrySinkActor(BaseActor):
@@ -67,9 +48,9 @@ class TelemetrySinkActor(BaseActor):
 
     def receive(self, message: Any) -> Any:
         match message:
-            case RecordEvents(counts=counts):
+            case p.RecordEvents(counts=counts):
                 self._feed.taken(counts)
-            case FlushTelemetry():
+            case p.FlushTelemetry():
                 return None
             case _:
                 raise ProtocolError(f"{self.name} cannot use a {type(message).__name__}")
@@ -106,7 +87,7 @@ class TelemetryFeed:
         """Everything counted so far. Waits for the sink, and not for long: without it, what it had."""
         self._tell()
         try:
-            self._sink.ask(FlushTelemetry(), timeout=FLUSH_TIMEOUT_S)
+            self._sink.ask(p.FlushTelemetry(), timeout=FLUSH_TIMEOUT_S)
         except ActorGone:
             self._unread = 0  # what a sink that is gone for good was told is lost
         totals = dict(self._totals)
@@ -158,4 +139,4 @@ class TelemetryFeed:
             counts = dict(self._gathered)
             self._gathered.clear()  # not another dictionary: the meters have this one
             self._unread += 1
-            self._sink.tell(RecordEvents(counts))
+            self._sink.tell(p.RecordEvents(counts))

@@ -19,15 +19,35 @@ from dsh_actors.core.answers import (
 )
 from dsh_actors.core.events import Event
 from dsh_actors.core.messages import Message, PluginSource, user_message
+from dsh_actors.core.options import AgentOptions
+from dsh_actors.core.scope import Scope
 from dsh_actors.core.text import JsonObject, JsonValue
+from dsh_actors.errors import UsageError
 from dsh_actors.runtime.files import run_native
 
-__all__ = ["AnswerDesk"]
+__all__ = ["AnswerDesk", "hold_to_schema", "require_schema"]
 
 
 class _Agent(Protocol):
     def steer(self, text: Message) -> Any: ...
     def record(self, kind: str, data: JsonObject, *, ignorable: bool = False) -> None: ...
+    def record_value(self, kind: str, value: JsonValue) -> None: ...
+
+
+def require_schema(options: AgentOptions) -> None:
+    """Raises `UsageError` for options whose schema cannot be used."""
+    if type(options.schema_retries) is not int or options.schema_retries < 0:
+        raise UsageError(f"schema_retries is a number from 0 on, not {options.schema_retries!r}")
+    AnswerSchema.of(options.schema)
+
+
+def hold_to_schema(
+    scope: Scope, options: AgentOptions, agent: _Agent, has_more_to_come: Callable[[], bool]
+) -> None:
+    """Let every final answer of an agent with this scope be looked at."""
+    desk = AnswerDesk(AnswerSchema.of(options.schema), options.schema_retries, agent, has_more_to_come)
+    scope.observe("session/event", desk.on_event)
+    scope.listen("agent/turn-stopping", desk.on_stopping)
 
 
 class AnswerDesk:
@@ -69,7 +89,7 @@ class AnswerDesk:
             self._accept(value)
 
     def _accept(self, value: JsonValue) -> None:
-        self._agent.record(STRUCTURED, {"value": value}, ignorable=True)
+        self._agent.record_value(STRUCTURED, value)
 
     def _reject(self, errors: list[str]) -> None:
         self._rejected += 1

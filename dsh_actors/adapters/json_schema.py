@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -25,11 +26,14 @@ from dsh_actors.runtime.files import run_native
 
 __all__ = ["AnswerSchema"]
 
-CHECK_S = 5.0
-"""How long one answer may be looked at."""
+CHECK_S = 10.0
+"""How long one answer may be looked at, in seconds of the processor: a busy machine changes no verdict."""
 
-APART_S = 2.0
-"""The same for a process that looks at what may never end."""
+APART_S = 2
+"""The same for a process that looks at what may never end; whole seconds."""
+
+_PATIENCE = 10
+"""How many times as long such a process may take by the clock."""
 
 MAX_SCHEMA_BYTES = 1 << 20
 """A schema stands in the prompt of every request; a larger one is a mistake."""
@@ -62,7 +66,7 @@ class _Budget:
 
     def spend(self) -> None:
         """Raises `_TooLong` when the time is over."""
-        if time.monotonic() > self.ends:
+        if time.thread_time() > self.ends:
             raise _TooLong
 
 
@@ -80,32 +84,7 @@ class AnswerSchema:
     @staticmethod
     def of(schema: Any) -> AnswerSchema:
         """Raises `UsageError` for what is no JSON Schema, or one that refers to what is not in it."""
-        return run_native(AnswerSchema._of, schema)
-
-    @staticmethod
-    def _of(schema: Any) -> AnswerSchema:
-        if not isinstance(schema, dict):
-            raise UsageError("the schema must be a JSON object")
-        try:
-            require_plain(schema)
-        except AnswerRefused as error:
-            raise UsageError(f"the schema cannot be used: {error}") from error
-        if len(json.dumps(schema)) > MAX_SCHEMA_BYTES:
-            raise UsageError(f"the schema is larger than {MAX_SCHEMA_BYTES >> 10} KiB")
-        from jsonschema.exceptions import SchemaError
-        from jsonschema.validators import Draft202012Validator, validator_for
-
-        kind: Any = validator_for(schema, default=Draft202012Validator)
-        try:
-            kind.check_schema(schema)
-        except SchemaError as error:
-            place, message = _path(error.absolute_path), shorten(error.message, 300)
-            raise UsageError(f"not a valid JSON Schema: {place}: {message}") from error
-        except RecursionError as error:
-            raise UsageError("not a valid JSON Schema: it is nested too deeply") from error
-        found = AnswerSchema(schema, kind)
-        _require_local(schema, found._validator._resolver)
-        return found
+        return AnswerSchema(schema, run_native(_checked_kind, schema))
 
     def errors(self, value: JsonValue) -> list[str]:
         """What in ``value`` does not fit, each with its place; empty if it fits. Only the caller waits."""
@@ -116,7 +95,7 @@ class AnswerSchema:
 
     def errors_here(self, value: JsonValue, *, is_killable: bool = False) -> list[str]:
         """*Native.* As `errors`, for a process that may hang, or raises `_NeedsProcess`."""
-        self._budget.ends, self._budget.is_killable = time.monotonic() + CHECK_S, is_killable
+        self._budget.ends, self._budget.is_killable = time.thread_time() + CHECK_S, is_killable
         try:
             return [_line(error) for error in islice(self._validator.iter_errors(value), _MAX_ERRORS)]
         except _NeedsProcess:
@@ -131,6 +110,40 @@ class AnswerSchema:
 
 def _too_long(seconds: float) -> str:
     return f"$: checking it took longer than {seconds:g} s"
+
+
+def _checked_kind(schema: Any) -> Any:
+    """The class of validators of a schema. Raises what `AnswerSchema.of` raises."""
+    if not isinstance(schema, dict):
+        raise UsageError("the schema must be a JSON object")
+    try:
+        require_plain(schema)
+    except AnswerRefused as error:
+        raise UsageError(f"the schema cannot be used: {error}") from error
+    text = json.dumps(schema)
+    if len(text) > MAX_SCHEMA_BYTES:
+        raise UsageError(f"the schema is larger than {MAX_SCHEMA_BYTES >> 10} KiB")
+    return _kind_of(text)
+
+
+@lru_cache(maxsize=64)
+def _kind_of(text: str) -> Any:
+    """Many agents have the same schema: it is checked once."""
+    from jsonschema.exceptions import SchemaError
+    from jsonschema.validators import Draft202012Validator, validator_for
+    from referencing import Registry
+
+    schema = json.loads(text)
+    kind: Any = validator_for(schema, default=Draft202012Validator)
+    try:
+        kind.check_schema(schema)
+    except SchemaError as error:
+        place, message = _path(error.absolute_path), shorten(error.message, 300)
+        raise UsageError(f"not a valid JSON Schema: {place}: {message}") from error
+    except RecursionError as error:
+        raise UsageError("not a valid JSON Schema: it is nested too deeply") from error
+    _require_local(schema, kind(schema, registry=Registry())._resolver)
+    return kind
 
 
 def _require_local(schema: JsonObject, resolver: Any) -> None:
@@ -302,10 +315,10 @@ def _errors_elsewhere(schema: JsonObject, value: JsonValue) -> list[str]:
     try:
         done = subprocess.run(
             argv,
-            input=json.dumps([schema, value]).encode(),
+            input=json.dumps([APART_S, schema, value]).encode(),
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            timeout=APART_S,
+            timeout=APART_S * _PATIENCE,
             env={"PATH": os.environ.get("PATH", "")},
             start_new_session=True,
             check=True,
@@ -314,16 +327,17 @@ def _errors_elsewhere(schema: JsonObject, value: JsonValue) -> list[str]:
     except subprocess.TimeoutExpired:
         return [_too_long(APART_S)]
     except (OSError, subprocess.CalledProcessError, ValueError) as error:
+        if getattr(error, "returncode", None) in (-signal.SIGXCPU, -signal.SIGKILL):
+            return [_too_long(APART_S)]
         return [f"$: it cannot be checked: {shorten(str(error), 200)}"]
     return [str(each) for each in found]
 
 
 def main() -> None:
     """The other process: a schema and a value on standard input, the errors on standard output."""
-    seconds = int(APART_S)
+    seconds, schema, value = json.load(sys.stdin)
     # Whatever becomes of the harness, it does not run on.
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-    schema, value = json.load(sys.stdin)
     from jsonschema.validators import Draft202012Validator, validator_for
 
     checked = AnswerSchema(schema, validator_for(schema, default=Draft202012Validator))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
 import secrets
 import stat
-import sys
 import tempfile
 import time
 from contextlib import ExitStack
@@ -30,6 +28,7 @@ from dsh_actors.core.exit_codes import EXIT_CODES, error_line, exit_code_of
 from dsh_actors.core.ids import dated_session_id
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import HarnessError, UsageError
+from dsh_actors.runtime.output import Writer
 from dsh_actors.runtime.timers import after
 
 if TYPE_CHECKING:
@@ -42,9 +41,10 @@ DEFAULT_JOBS = 8
 
 _PIECE = 1 << 20
 _CLOSE_S = 5.0
+_ERROR_LINE_PATIENCE_S = 5.0
 _OF_ONE_RUN = {
     *("prompt", "prompt_file", "files", "stdin_max_bytes", "stdin_timeout"),
-    *("session_id", "resume", "continue_", "fork"),
+    *("session_id", "resume", "continue_", "fork", "sub_agent_of"),
     *("json_lines", "heartbeat", "output_last_message", "result_file", "print_session_id", "partial_ok"),
 }
 """What the options of `dsh run` say of its one prompt, session or output."""
@@ -146,26 +146,33 @@ def _execute(arguments: BatchArguments, stack: ExitStack, began: float) -> int:
         limits = Spending(arguments.max_total_tokens, arguments.max_total_cost)
         whole = Batch(harness, settings, attempts, sink, earlier, limits)
         sink.put({"type": "batch.start", "schema_version": SCHEMA_VERSION, "name": settings.name})
-        _drive(whole, reader, LineReading(planner), arguments, signals)
+        _drive(whole, reader, LineReading(planner), sink, arguments, signals)
     finally:
         if signals is None:
             harness.close(_CLOSE_S)
         else:
             problem = close(harness, signals)
-    return _finish(whole, settings, sink, signals, problem, began)
+    return _finish(whole, settings, sink, problem, began)
 
 
 _PIPE = BatchStop("pipe", "the reader of standard output went away")
 
 
 def _drive(
-    whole: Batch, reader: LineReader, reading: LineReading, arguments: BatchArguments, signals: SignalWatch
+    whole: Batch,
+    reader: LineReader,
+    reading: LineReading,
+    sink: ResultFile | StandardOutput,
+    arguments: BatchArguments,
+    signals: SignalWatch,
 ) -> None:
     """Run the batch with its display, its time limit and the signals that end it."""
     from dsh_actors.cli.batch_table import BatchDisplay
 
     def stop_by_signal() -> None:
         name = signals.name or "SIGTERM"
+        if isinstance(sink, StandardOutput):
+            sink.give_up_at = signals.deadline
         whole.stop(BatchStop("interrupted", f"stopped by {name}", name))
 
     signals.on_first = stop_by_signal
@@ -174,7 +181,9 @@ def _drive(
     limit_s = arguments.batch_timeout
     passed = BatchStop("timeout", "--batch-timeout passed")
     timer = None if limit_s is None else after(limit_s, lambda: whole.stop(passed))
-    display = BatchDisplay(whole, arguments.run.progress)
+    # Lines on the terminal say what is done, and would be in a table's way.
+    has_room = arguments.output is not None or not STREAMS.stdout_is_terminal()
+    display = BatchDisplay(whole, arguments.run.progress, has_room=has_room)
     try:
         whole.run(reader, reading)
     except OSError as error:
@@ -189,7 +198,6 @@ def _finish(
     whole: Batch,
     settings: BatchSettings,
     sink: ResultFile | StandardOutput,
-    signals: SignalWatch,
     problem: str | None,
     began: float,
 ) -> int:
@@ -199,14 +207,15 @@ def _finish(
         end["warnings"] = [problem]
     try:
         sink.put(end)
-        is_delivered = sink.finish(lambda: time.monotonic() > (signals.deadline or math.inf))
+        is_delivered = sink.finish()
     except HarnessError as error:
         end, is_delivered = _changed(end, "internal", error.message, settings), True
     if not is_delivered:
         end = _undelivered(end, sink, settings)
     if end["exit_code"]:
-        sys.stderr.write(error_line(end["status"], end["message"]) + "\n")
-        sys.stderr.flush()
+        stderr = Writer(2)
+        stderr.write(error_line(end["status"], end["message"]).encode() + b"\n")
+        stderr.flush(_ERROR_LINE_PATIENCE_S)
     code: int = end["exit_code"]
     return code
 

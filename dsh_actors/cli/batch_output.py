@@ -11,6 +11,7 @@ import json
 import os
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -20,12 +21,12 @@ from dsh_actors.core.batch import Finished
 from dsh_actors.core.text import JsonObject, is_well_formed
 from dsh_actors.errors import SessionBusy, StorageError, StorageFull, UsageError, is_disk_full
 from dsh_actors.runtime.files import run_native
-from dsh_actors.runtime.output import Writer
+from dsh_actors.runtime.output import MAX_QUEUED_BYTES, Writer
 
 __all__ = ["Earlier", "ResultFile", "ResultSink", "StandardOutput"]
 
 _PIECE = 1 << 20
-_PATIENCE_S = 1.0
+_PATIENCE_S = 0.5
 _BEGINNING = b'{"type":"batch.start"'
 
 
@@ -36,16 +37,21 @@ class ResultSink(Protocol):
         """Deliver one line. Raises `StorageError` where that cannot be done."""
         ...
 
-    def finish(self, is_late: Callable[[], bool]) -> bool:
-        """Wait until all is delivered, or ``is_late``; whether it is."""
+    def finish(self) -> bool:
+        """Wait until all is delivered, or nobody is waited for any longer; whether it is."""
         ...
 
 
 class StandardOutput:
-    """Result lines for whoever reads them; ``on_broken`` hears that nobody does any more."""
+    """Result lines for whoever reads them; ``on_broken`` hears that nobody does any more.
 
-    def __init__(self, on_broken: Callable[[], None]) -> None:
-        self._writer = Writer(1, on_broken=on_broken)
+    A slow reader holds the tasks up, unless a signal says to stop: after ``give_up_at`` (monotonic) it is
+    not waited for.
+    """
+
+    def __init__(self, on_broken: Callable[[], None], descriptor: int = 1) -> None:
+        self._writer = Writer(descriptor, on_broken=on_broken)
+        self.give_up_at: float | None = None
 
     @property
     def error(self) -> BaseException | None:
@@ -53,13 +59,19 @@ class StandardOutput:
         return self._writer.error
 
     def put(self, line: JsonObject) -> None:
-        self._writer.write(json_line(line), wait=True)
+        while self._writer.queued_bytes > MAX_QUEUED_BYTES and not self._is_given_up():
+            self._writer.flush(_PATIENCE_S)
+        self._writer.write(json_line(line))
 
-    def finish(self, is_late: Callable[[], bool]) -> bool:
+    def finish(self) -> bool:
         while not self._writer.flush(_PATIENCE_S):
-            if self._writer.broken or is_late():
+            if self._is_given_up():
                 return False
         return STREAMS.has_stdout
+
+    def _is_given_up(self) -> bool:
+        is_late = self.give_up_at is not None and time.monotonic() > self.give_up_at
+        return is_late or self._writer.broken
 
 
 class Earlier:
@@ -134,7 +146,7 @@ class ResultFile:
                 self._pending.clear()
                 run_native(self._append, data)
 
-    def finish(self, is_late: Callable[[], bool]) -> bool:
+    def finish(self) -> bool:
         return True
 
     def close(self) -> None:

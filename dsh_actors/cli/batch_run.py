@@ -19,10 +19,11 @@ from dsh_actors.cli.batch_tasks import LineReading, Task
 from dsh_actors.core.batch import TASK_EVENT, BatchStop, Spending, Tally, needs_look
 from dsh_actors.core.events import Event
 from dsh_actors.core.exit_codes import describe_error, exit_code_of, reason_of_error
+from dsh_actors.core.options import GRACE_S
 from dsh_actors.core.outcome import Circumstances, OutcomeFold, RunEnd
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import ActorGone, SessionExists, StorageError
-from dsh_actors.runs import GRACE_S, Run
+from dsh_actors.runs import Run
 from dsh_actors.runtime.ref import ACTOR_TIMEOUT
 from dsh_actors.runtime.tasks import TaskEnd, start_task
 
@@ -265,8 +266,8 @@ class Batch:
 
 
 def _spent(fold: OutcomeFold) -> tuple[int, float | None]:
-    tokens = fold.tokens
-    total = tokens.input + tokens.cache_read + tokens.cache_write + tokens.output
+    both = (fold.tokens, fold.child_tokens)
+    total = sum(each.input + each.cache_read + each.cache_write + each.output for each in both)
     return total, fold.cost if fold.steps else 0.0  # before its first step a task has no price
 
 

@@ -35,12 +35,15 @@ Row = tuple[str, int, str, int, float]
 
 
 class BatchDisplay:
-    """``wanted`` None: a table on a terminal, nothing elsewhere. `close` leaves the terminal as it was."""
+    """``wanted`` None: a table on a terminal that ``has_room`` for it, nothing elsewhere.
 
-    def __init__(self, batch: Batch, wanted: bool | None) -> None:
+    `close` leaves the terminal as it was.
+    """
+
+    def __init__(self, batch: Batch, wanted: bool | None, *, has_room: bool = True) -> None:
         self._batch = batch
         self._began = time.monotonic()
-        self._is_live = STREAMS.stderr_is_terminal()
+        self._is_live = STREAMS.stderr_is_terminal() and has_room
         self._is_on = self._is_live if wanted is None else wanted
         self._has_colour = not os.environ.get("NO_COLOR")
         self._stderr = Writer(2)

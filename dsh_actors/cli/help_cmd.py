@@ -32,7 +32,7 @@ def _codes(row: ExitCode) -> str:
 @click.argument("topic", nargs=-1, metavar="[COMMAND... | TOPIC]")
 @click.pass_context
 def COMMAND(ctx: click.Context, topic: tuple[str, ...]) -> int:
-    """Explain a command such as `session ls`, or a topic: exit-codes, events (of a run), results (of a batch)."""
+    """Explain a command such as `session ls`, or a topic: exit-codes, events (of run), results (of batch)."""
     parent = ctx.parent or ctx
     match topic:
         case ():

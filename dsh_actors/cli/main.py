@@ -21,6 +21,7 @@ COMMANDS = {
     "serve": "dsh_actors.cli.serve",
     "agent": "dsh_actors.cli.agent",
     "batch": "dsh_actors.cli.batch",
+    "script": "dsh_actors.cli.script",
     "session": "dsh_actors.cli.session",
     "models": "dsh_actors.cli.models_cmd",
     "config": "dsh_actors.cli.config_cmd",

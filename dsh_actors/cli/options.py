@@ -15,10 +15,11 @@ from dsh_actors.cli.places import working_directory
 from dsh_actors.cli.prompt_input import argument_text, read_text_file
 from dsh_actors.config import Config, parse_duration
 from dsh_actors.config.keys import KEYS_BY_NAME, Key
+from dsh_actors.core.ids import SessionId
 from dsh_actors.core.options import DEFAULT_SCHEMA_RETRIES, AgentOptions
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import UsageError
-from dsh_actors.task_spec import approval_policy, require_preset
+from dsh_actors.task_spec import approval_policy, chosen_session_id, require_preset
 
 __all__ = [
     "DURATION",
@@ -138,6 +139,8 @@ RUN_PARAMETERS: list[click.Parameter] = [
     _text(["--resume"], "Go on with a session.", "ID"),
     _flag(["--continue", "continue_"], "Go on with the newest session of this directory."),
     _text(["--fork"], "Begin with a copy of a session, whole or up to event SEQ.", "ID[@SEQ]"),
+    # For the parent of a sub-agent that is a process.
+    _text(["--sub-agent-of"], "Whose sub-agent it is, and how deep.", "ID:DEPTH", hidden=True),
     _flag(["--ephemeral"], "Keep nothing on disk."),
     keyed_option(["--max-steps"], "limits.max_steps"),
     keyed_option(["--max-tool-calls"], "limits.max_tool_calls"),
@@ -195,6 +198,7 @@ class RunArguments:
     resume: str | None
     continue_: bool
     fork: str | None
+    sub_agent_of: str | None
     ephemeral: bool
     max_steps: int | None
     max_tool_calls: int | None
@@ -250,6 +254,7 @@ def agent_options(arguments: RunArguments, config: Config, model: str) -> AgentO
     Raises `UsageError` for files and names that do not exist.
     """
     require_preset(config)
+    parent, depth = _agent_above(arguments.sub_agent_of)
     return AgentOptions(
         model=model,
         cwd=config.cwd,
@@ -265,9 +270,21 @@ def agent_options(arguments: RunArguments, config: Config, model: str) -> AgentO
         limits=config.limits,
         sandbox=config.approval.sandbox,
         ephemeral=arguments.ephemeral,
+        depth=depth,
+        parent=parent,
         schema=None if arguments.schema is None else schema_in(arguments.schema),
         schema_retries=arguments.schema_retries,
     )
+
+
+def _agent_above(text: str | None) -> tuple[SessionId | None, int]:
+    """The session of the parent of a sub-agent, and how many agents stand above it. Raises `UsageError`."""
+    if text is None:
+        return None, 0
+    parent, _, depth = text.rpartition(":")
+    if not (depth.isascii() and depth.isdigit() and 0 < int(depth) < 1_000):
+        raise UsageError(f"--sub-agent-of: {text!r} is no ID:DEPTH")
+    return chosen_session_id(parent), int(depth)
 
 
 def schema_in(path: str) -> JsonObject:

@@ -12,10 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dsh_actors.cli.streams import STREAMS
-from dsh_actors.core.quoted_files import quoted_file
+from dsh_actors.core.quoted_files import ImageFile, quoted_file
 from dsh_actors.core.text import decode_output
 from dsh_actors.errors import ImageRefused, UsageError
-from dsh_actors.runs import ImageFile
 
 __all__ = ["Prompt", "argument_text", "read_prompt", "read_text_file"]
 

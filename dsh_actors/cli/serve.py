@@ -13,8 +13,8 @@ from dsh_actors.cli.debugging import install_debugging
 from dsh_actors.cli.options import DURATION, keyed_option
 from dsh_actors.cli.stopping import SignalWatch
 from dsh_actors.config import Config, load_config
+from dsh_actors.core.options import GRACE_S
 from dsh_actors.errors import UsageError
-from dsh_actors.runs import GRACE_S
 
 if TYPE_CHECKING:
     from dsh_actors.daemon.server import Daemon

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from dsh_actors.core.exit_codes import exit_code_of
-from dsh_actors.runs import GRACE_S
+from dsh_actors.core.options import GRACE_S
 from dsh_actors.runtime.signals import on_signals, raise_in_main
 from dsh_actors.runtime.tasks import deadline
 

@@ -16,13 +16,19 @@ _COUNTS = tuple(Tokens.__dataclass_fields__)
 
 
 def started_fact(
-    child: str, label: str, mode: str, schema: JsonObject | None = None, via: str | None = None
+    child: str,
+    label: str,
+    mode: str,
+    *,
+    is_fork: bool = False,
+    schema: JsonObject | None = None,
+    via: str | None = None,
 ) -> JsonObject:
     """The data of ``subagent/started``; ``mode`` is ``one-shot`` or ``continuable``. ``via`` names the
     configured process that it is: nobody can speak to one.
     """
     fact: JsonObject = {"id": child, "label": label, "mode": mode}
-    more = {"schema": schema, "via": via}
+    more = {"fork": is_fork or None, "schema": schema, "via": via}
     return fact | {name: value for name, value in more.items() if value is not None}
 
 
@@ -34,8 +40,8 @@ def fold_child(children: dict[str, JsonObject], kind: str, data: JsonObject) -> 
     child = data["id"]
     if kind == "subagent/started":
         children[child] = {"label": str(data.get("label")), "mode": data.get("mode"), "open": True}
-        if type(data.get("schema")) is dict:
-            children[child]["schema"] = data["schema"]
+        more = (("fork", bool), ("schema", dict), ("via", str))
+        children[child] |= {name: data[name] for name, kind in more if type(data.get(name)) is kind}
     elif child in children:
         if children[child]["mode"] == "continuable":
             children[child] = children[child] | {"open": False, "reason": str(data.get("reason"))}

@@ -121,6 +121,8 @@ def reason_of_error(error: BaseException) -> str:
             return "unsupported_format"
         case errors.StorageFull():
             return "storage_full"
+        case errors.SubagentError(code="AGENT_LIMIT"):
+            return "max_agents"
         case errors.ProviderError():
             return reason_of(error.code)
         case KeyboardInterrupt():

@@ -96,24 +96,26 @@ class JobLog:
         return JobLog(self.started, dict(self.open))
 
 
-@dataclass(slots=True)
 class NoticeBudget:
     """How often the end of a job may wake its owner, so that no agent goes on by itself for ever."""
 
-    wakes: int = 0
+    __slots__ = ("_wakes",)
+
+    def __init__(self) -> None:
+        self._wakes = 0
 
     def restore(self) -> None:
         """Somebody spoke to the owner."""
-        self.wakes = 0
+        self._wakes = 0
 
     def may_wake(self, others_go_on: bool) -> bool:
         """Whether the end of a job wakes its idle owner now; if so, it is counted.
 
         The last wake is kept for the last of several, so that their owner hears of them all.
         """
-        if self.wakes >= MAX_WAKES or (self.wakes == MAX_WAKES - 1 and others_go_on):
+        if self._wakes >= MAX_WAKES or (self._wakes == MAX_WAKES - 1 and others_go_on):
             return False
-        self.wakes += 1
+        self._wakes += 1
         return True
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dsh_actors.core.answers import with_schema_section, without_schema_section
+from dsh_actors.core.chunks import CallConfig
 from dsh_actors.core.options import AgentOptions
+from dsh_actors.core.request import RequestHeader
 from dsh_actors.core.scope import KeptPrompt
 from dsh_actors.core.state import SessionState
 
-__all__ = ["is_new_fork", "kept_prompt"]
+__all__ = ["is_new_fork", "kept_prompt", "with_kept_settings"]
 
 
 def kept_prompt(options: AgentOptions, state: SessionState, appended: str, form: str) -> KeptPrompt | None:
@@ -32,3 +36,15 @@ def is_new_fork(state: SessionState) -> bool:
     """Whether nothing has happened since the copy was made."""
     seed = state.header.seed_length
     return seed is not None and state.next_seq <= seed + 1
+
+
+def with_kept_settings(asked: CallConfig, logged: RequestHeader | None) -> CallConfig:
+    """What was not asked for now stays as it was asked for before, for the same model."""
+    if logged is None or (logged.config.provider, logged.config.model) != (asked.provider, asked.model):
+        return asked
+    kept = logged.asked()
+    return replace(
+        asked,
+        reasoning_effort=asked.reasoning_effort or kept.reasoning_effort,
+        max_tokens=asked.max_tokens or kept.max_tokens,
+    )

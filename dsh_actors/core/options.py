@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
+from dsh_actors.core.events import SessionHeader
+from dsh_actors.core.ids import SessionId
 from dsh_actors.core.policy import ApprovalPolicy
 from dsh_actors.core.text import JsonObject
 
 __all__ = [
     "DEFAULT_CONCURRENCY",
     "DEFAULT_SCHEMA_RETRIES",
+    "GRACE_S",
     "TITLE_MODES",
     "AgentOptions",
     "LimitBase",
@@ -22,6 +25,9 @@ DEFAULT_CONCURRENCY = 256
 
 DEFAULT_SCHEMA_RETRIES = 2
 """How often an answer that does not fit its schema is sent back."""
+
+GRACE_S = 5.5
+"""From the wish to stop a run to its end: children have 5 s after TERM, the rest is for the last words."""
 
 TITLE_MODES = ("fallback", "first-prompt", "all-prompts")
 """Where titles come from: the first words, a model asked once, or a model asked at each prompt."""
@@ -90,8 +96,9 @@ class AgentOptions:
     ``tools`` None means all built-in tools; ``deny_tools`` is taken away from them.
     ``schema`` is a JSON Schema that the final answer must fit; an answer that does not is sent back at most
     ``schema_retries`` times a turn. ``ephemeral`` keeps nothing on disk. ``sandbox`` is ``auto``,
-    ``require`` or ``off``. ``depth`` is how many agents stand above this one.
-    ``limit_base`` None lets the limits count from now on.
+    ``require`` or ``off``. ``depth`` is how many agents stand above this one, and
+    ``parent`` the nearest of them where that is in another process. ``limit_base`` None lets the limits
+    count from now on.
     """
 
     model: str
@@ -110,6 +117,19 @@ class AgentOptions:
     ephemeral: bool = False
     preset: str | None = None
     depth: int = 0
+    parent: SessionId | None = None
     schema: JsonObject | None = field(default=None, hash=False)
     schema_retries: int = DEFAULT_SCHEMA_RETRIES
     limit_base: LimitBase | None = None
+
+    def header(self, session_id: SessionId, now_ms: int) -> SessionHeader:
+        """Of a session that begins with these options."""
+        return SessionHeader(
+            session_id,
+            now_ms,
+            self.cwd,
+            parent_session=self.parent,
+            origin="subagent" if self.depth else None,
+            delegation_depth=self.depth,
+            agent_preset=self.preset,
+        )

@@ -154,6 +154,11 @@ class OutcomeFold:
         return self._tokens
 
     @property
+    def child_tokens(self) -> Tokens:
+        """What sub-agents have used, as far as they have told."""
+        return self._child_tokens
+
+    @property
     def has_ended(self) -> bool:
         """Whether the latest turn has a recorded end."""
         return self._end is not None

@@ -1,13 +1,22 @@
-"""Files quoted in a prompt: how they are written before a person's words, and those words alone. Pure."""
+"""Files that go with a prompt: how texts are written before a person's words, and those words alone. Pure."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 
-__all__ = ["quoted_file", "without_quoted_files"]
+__all__ = ["ImageFile", "quoted_file", "without_quoted_files"]
 
 _BREAKS = re.compile(r"[\r\n]+")
 _HEAD = re.compile(r"File [^\n]+:\n(```+)\n")
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFile:
+    """An image to go with the prompt, whole and within the limits. ``name`` is the path as it was given."""
+
+    name: str
+    data: bytes = field(repr=False)
 
 
 def quoted_file(name: str, text: str) -> str:

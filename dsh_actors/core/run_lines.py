@@ -99,7 +99,7 @@ def run_end_of(data: JsonObject, session_id: str) -> RunEnd:
     if answer is not None and not isinstance(answer, str):
         raise ValueError("its run.end has an answer that is no text")
     usage = data.get("usage")
-    limit = data.get("limit")
+    limit, sandbox = data.get("limit"), data.get("sandbox")
     message: JsonValue = data.get("message")
     return RunEnd(
         reason=reason,
@@ -111,7 +111,7 @@ def run_end_of(data: JsonObject, session_id: str) -> RunEnd:
         partial=data.get("partial") is True,
         usage={part: _tokens(usage, part) for part in ("own", "children")},
         cost=_amount(data.get("cost")),
-        denied=_objects(data.get("denied")),
+        denied=tuple(each for each in _listed(data.get("denied")) if isinstance(each, dict)),
         limit=limit if isinstance(limit, dict) else None,
         turns=_count(data.get("turns")),
         steps=_count(data.get("steps")),
@@ -119,6 +119,8 @@ def run_end_of(data: JsonObject, session_id: str) -> RunEnd:
         duration_ms=_count(data.get("duration_ms")),
         tool_errors=_count(data.get("tool_errors")),
         retries=_count(data.get("retries")),
+        sandbox=sandbox if isinstance(sandbox, str) else None,
+        warnings=tuple(each for each in _listed(data.get("warnings")) if isinstance(each, str)),
     )
 
 
@@ -136,5 +138,5 @@ def _amount(value: JsonValue) -> float | None:
     return float(value) if is_number and 0 <= value < float("inf") else None
 
 
-def _objects(value: JsonValue) -> tuple[JsonObject, ...]:
-    return tuple(each for each in value if isinstance(each, dict)) if isinstance(value, list) else ()
+def _listed(value: JsonValue) -> list[JsonValue]:
+    return value if isinstance(value, list) else []

@@ -41,8 +41,7 @@ class TurnMachine:
         self.env = env
         self.phase = Phase.IDLE
         self.ticket: Ticket | None = None
-        self._tickets = 0
-        self._now = 0
+        self._tickets = self._now = self._steps_in_turn = 0
         self._events: list[Event] = []
         self._effects: list[io.Effect] = []
         self.requests = RequestCycle(self)
@@ -50,12 +49,9 @@ class TurnMachine:
         self._batch: ToolBatch | None = None
         self._prompt: io.PromptReady | None = None
         self._claimed: tuple[Message, ...] = ()
-        self._steps_in_turn = 0
         self._reason: JsonObject | None = None
         self._ending: JsonObject | None = None
-        self._told_running = False
-        self._latched = False
-        self._disposed = False
+        self._told_running = self._latched = self._disposed = False
         self._context: tuple[int, str | None] | None = None
 
     def advance(self, message: io.Input, now: int) -> io.Transition:

@@ -68,6 +68,8 @@ class Record:
     type: str
     data: JsonObject = field(hash=False)
     ignorable: bool = False
+    is_checked: bool = False
+    """A part of the harness has looked at it already, as there may be much of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ class Plan:
     work: OwnedWork
     open: Callable[[Callable[[Event], None]], AgentHandle] = field(hash=False)
     settle: Callable[[ChildRun, RunEnd], None] = field(hash=False)
+    is_fork: bool
     schema: JsonObject | None = field(default=None, hash=False)
     via: str | None = None
 
@@ -157,13 +158,14 @@ class ChildRun:
             self._is_over = True
         if self._timer is not None:
             self._timer.cancel()
+        end: RunEnd | None = None
         try:
             self._let_go()
             end = self._outcome()
             self.plan.settle(self, end)
-            self.end = end
         finally:
-            self.end = self.end or self._outcome()
+            code, message = exit_code_of("internal", None), "its outcome could not be told"
+            self.end = end or RunEnd("internal", code, self.id, message)
             self._ended.set()
             self._released(self)
             self._gone.set()
@@ -286,7 +288,9 @@ class ChildRun:
         if why is not None and not end.completed and end.limit is None:
             reason, message = "interrupted", "it was stopped"
             if why == "timeout":
-                reason, message = "timeout", f"it was not done after {self.plan.timeout_s:g} s"
+                limit = self.plan.timeout_s
+                message = "it was not done in time" if limit is None else f"it was not done after {limit:g} s"
+                reason = "timeout"
             code = exit_code_of(reason, None)
             end = replace(end, reason=reason, message=message, exit_code=code, signal=None)
         if end.answer is None and self._text is not None:

@@ -70,7 +70,7 @@ class Launcher:
                 hint="do the work yourself",
             )
         make = partial(self._birth, entry, request, options)
-        plan = self._plan(entry, options, request.name, mode, request.timeout_s, make, is_new=True)
+        plan = self._plan(entry, options, request, request.name, mode, make, is_new=True)
         make_run: MakeRun = ChildRun
         if call is not None:
             plan = replace(plan, via=request.via)
@@ -85,14 +85,13 @@ class Launcher:
     def resume(self, parent: SessionId, child: SessionId, fact: JsonObject, message: Message) -> ChildRun:
         """Let a sub-agent that came to rest go on with a message; ``fact`` is what is known of it."""
         entry, label = self._roster.entry(parent), fact["label"]
-        request = ChildRequest("", schema=fact.get("schema"))
+        request = ChildRequest("", schema=fact.get("schema"), fork=fact.get("fork") is True)
         options = child_options(entry, request, child, self._shared_tools(entry))
         # What it says and calls it has from its own log, and its output limit from its model.
         options = replace(options, model="", system_prompt=None, append_system_prompt=None, max_output=None)
         make = partial(p.ResumeAgent, options, child)
-        return self._launch(
-            entry, self._plan(entry, options, label, "continuable", None, make, is_new=False), message
-        )
+        plan = self._plan(entry, options, request, label, "continuable", make, is_new=False)
+        return self._launch(entry, plan, message)
 
     # --- what it may have --------------------------------------------------------------------
 
@@ -134,9 +133,9 @@ class Launcher:
         self,
         entry: AgentEntry,
         options: AgentOptions,
+        request: ChildRequest,
         label: str,
         mode: Mode,
-        timeout_s: float | None,
         make: Make,
         *,
         is_new: bool,
@@ -146,10 +145,13 @@ class Launcher:
         # Its time is watched by itself; the rest counts for all that stand above it.
         budget = Budget(replace(options.limits, timeout_s=None), pool, model=pool.model)
 
+        # One more tool than its parent has would cost a fork the prefix that it shares with it.
+        reports = mode == "continuable" and not request.fork
+
         def open_agent(observe: Callable[[Event], None]) -> AgentHandle:
             self._ground.pools[child] = budget
             try:
-                handle = self._ground.bring_up(make(partial(self._set_up, entry, mode, observe)))
+                handle = self._ground.bring_up(make(partial(self._set_up, entry, reports, observe)))
             finally:
                 self._ground.pools.pop(child, None)
             if is_new:
@@ -161,13 +163,14 @@ class Launcher:
             parent=entry.id,
             label=label,
             mode=mode,
-            timeout_s=timeout_s,
+            timeout_s=request.timeout_s,
             counts_waiting=mode == "one-shot",
             fold=OutcomeFold(self._links.price_of),
             seat=Seat(self._roster.slots(entry)),
             work=self._links.work,
             open=open_agent,
             settle=partial(self._settle, entry),
+            is_fork=request.fork,
             schema=options.schema,
         )
 
@@ -177,7 +180,9 @@ class Launcher:
         run = make_run(plan, message, self._released)
         # Whoever speaks to it from here on reaches this life of it, and starts no other one.
         self._roster.joined(run)
-        fact = started_fact(plan.id, plan.label, plan.mode, plan.schema, plan.via)
+        fact = started_fact(
+            plan.id, plan.label, plan.mode, is_fork=plan.is_fork, schema=plan.schema, via=plan.via
+        )
         try:
             run.item = self._links.work.add(entry.id, plan.id, "agent", plan.label, run.stop)
             AgentRef(entry, self._links).record("subagent/started", fact, ignorable=True)
@@ -215,14 +220,14 @@ class Launcher:
         return status.turn_seq - 1 if status.turn > 1 and status.turn_seq else None
 
     def _set_up(
-        self, entry: AgentEntry, mode: Mode, observe: Callable[[Event], None], scope: Scope
+        self, entry: AgentEntry, reports: bool, observe: Callable[[Event], None], scope: Scope
     ) -> None:
         scope.observe("session/event", observe)
         above = entry.scope.guards
         if above:
             # What its parent may not do, it may not do either.
             scope.guard(lambda call: next((why for guard in above if (why := guard(call)) is not None), None))
-        if mode == "continuable":
+        if reports:
             scope.tool(ReportTool(self._report))
 
     # --- its end -----------------------------------------------------------------------------

@@ -81,8 +81,8 @@ class OutsideCall:
             "--tool-timeout": limits.tool_timeout_s,
             "--max-retries": limits.max_retries,
             "--max-concurrent-agents": limits.max_concurrent_agents,
-            # What may still be nested below the child, which is a root to itself.
-            "--max-depth": max(0, limits.max_depth - options.depth),
+            "--max-depth": limits.max_depth,
+            "--sub-agent-of": f"{self.context.session_id}:{options.depth}",
         }
         given |= _left(budget)
         for name, text in (
@@ -106,9 +106,13 @@ def outside_call(
     agent: OutsideAgent, config: Config, entry: AgentEntry, request: ChildRequest, options: AgentOptions
 ) -> OutsideCall:
     """Check what is asked of a configured sub-agent. Raises `SubagentError` with the code
-    UNSUPPORTED_CAPABILITY for what the process could not be held to.
+    UNSUPPORTED_CAPABILITY for what the process could not be held to, `UsageError` for a wrong schema.
     """
     _require_possible(agent, entry, request, options)
+    if options.schema is not None:
+        from dsh_actors.adapters.json_schema import AnswerSchema  # most answer in words
+
+        AnswerSchema.of(options.schema)
     tool: Any = SimpleNamespace(spec=ToolSpec("agent", "", {}))
     context = entry.parts.make_context(CallId(""), CancelSource().token, tool)
     env = dict(context.env)
@@ -152,7 +156,8 @@ def _policy_word(options: AgentOptions) -> str | None:
     policy = options.policy
     if policy.mode != "rules":
         return policy.mode
-    return policy.name if os.path.isabs(policy.name) and os.path.isfile(policy.name) else None
+    path = os.path.abspath(policy.name)  # as it was read: this process never changes its directory
+    return path if os.path.isfile(path) else None
 
 
 def _own_environment(config: Config, model: str) -> JsonObject:

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 
+from dsh_actors.core.answers import rejection_summary
 from dsh_actors.core.budget import Budget
 from dsh_actors.core.events import Event
 from dsh_actors.core.exit_codes import exit_code_of
@@ -127,7 +128,7 @@ class OutsideRun(ChildRun):
             is_cut = why is not None and not told.completed and told.limit is None
             if is_cut:
                 told = replace(told, reason=end.reason, message=end.message, exit_code=end.exit_code)
-            end = told
+            end = self._fitting(told)
         elif result is not None and why is None:
             code = exit_code_of(result.reason, None)
             end = replace(end, reason=result.reason, message=result.problem, exit_code=code)
@@ -140,6 +141,20 @@ class OutsideRun(ChildRun):
         if self.end is None:
             self._count(end)
         return end
+
+    def _fitting(self, end: RunEnd) -> RunEnd:
+        """What was asked for as a value is looked at here too, whatever the process says of it."""
+        schema = self._call.options.schema
+        if schema is None or not end.completed:
+            return end
+        from dsh_actors.adapters.json_schema import AnswerSchema  # most answer in words
+
+        told = end.structured
+        errors = ["$: it told no value"] if told is None else AnswerSchema.of(schema).errors(told)
+        if not errors:
+            return end
+        code, message = exit_code_of("schema", None), rejection_summary(errors)
+        return replace(end, reason="schema", message=message, exit_code=code, schema={"errors": errors})
 
 
 def _tokens(end: RunEnd) -> int:

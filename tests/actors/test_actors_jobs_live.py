@@ -6,7 +6,8 @@ import json
 import os
 
 from dsh_actors.core.messages import text_of
-from dsh_actors.runtime.tasks import live_tasks
+from dsh_actors.runs import Run, RunPlan
+from dsh_actors.runtime.tasks import live_tasks, start_task
 from dsh_actors.testing.machine import call_chunks, text_chunks
 from tests.actors.kit import until
 from tests.actors.test_actors_supervision import crash_and_return
@@ -48,6 +49,22 @@ def test_a_fork_neither_hears_of_a_job_nor_holds_it(stage):
     assert again.status().next_step == 0
     agent.dispose()
     assert stage.harness.work.of(agent.id) == ()
+
+
+def test_a_run_out_of_time_ends_its_jobs_and_names_them(stage):
+    plan = RunPlan("go", stage.options(), None, stage.harness.config.price)
+    run, ends = Run(stage.harness, plan, on_event=stage.events.append), []
+    run.open()
+    start_task(lambda _token: run.drive(), ends.append, name="drive")
+    arguments = json.dumps({"command": "sleep 99", "background": True})
+    stage.model.next_stream().send(*call_chunks(("bash", arguments)))
+    stage.model.next_stream().send(*text_chunks("waiting"))
+    until(lambda: "turn/end" in stage.types())
+    run.stop("timeout")
+    until(lambda: bool(ends))
+    end = run.end()
+    assert (end.reason, end.exit_code, end.abandoned) == ("timeout", 124, ("bash-1",))
+    assert stage.types()[-1] == "job/ended" and stage.harness.processes._find_all({}) == []
 
 
 def test_the_end_of_the_harness_is_the_end_of_every_job(stage):

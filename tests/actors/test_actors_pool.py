@@ -310,3 +310,16 @@ def test_the_end_of_a_call_forgets_no_other_under_the_same_key(pools):
     assert pool.result().text == "the old one"
     pool.cancel()
     assert pool.result().text == "was told to stop"
+
+
+def test_a_call_that_only_waits_keeps_no_other_from_running(pools):
+    pool, go = pools(slots=1), queue.SimpleQueue()
+    waiting = ToolDouble(lambda context: ToolOutput(go.get()), holds_slot=False)
+    for ticket in range(3):
+        pool.run(waiting, ticket=ticket)
+        waiting.began.get(timeout=DEADLINE_S)
+    pool.run(ToolDouble(lambda context: ToolOutput("ran")), ticket=9)
+    assert pool.result().text == "ran"
+    for _ in range(3):
+        go.put("waited")
+        assert pool.result().text == "waited"

@@ -15,6 +15,7 @@ from dsh_actors.actors.address import Address
 from dsh_actors.actors.projector import ProjectorActor
 from dsh_actors.adapters.storage.backend import open_index
 from dsh_actors.adapters.storage.index import SessionIndex
+from dsh_actors.closing import settle_index
 from dsh_actors.core.ids import SessionId
 from dsh_actors.runtime.actor import live_actors, start_actor
 from dsh_actors.testing.machine import text_chunks
@@ -74,7 +75,7 @@ def test_a_live_session_is_looked_at_after_its_turn(stage, monkeypatch):
 
     monkeypatch.setattr(SessionIndex, "project", noted)
     agent = finished(stage, "one", dispose=False)
-    stage.harness._settle_index(10)
+    settle_index(stage.harness._at.projector, 10)
     assert looked == [agent.id]
     assert rows(stage, "SELECT turns FROM projections") == [(1,)]
     agent.dispose()

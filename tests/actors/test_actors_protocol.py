@@ -8,7 +8,7 @@ import inspect
 import pytest
 
 from dsh_actors.actors import protocol
-from dsh_actors.actors.protocol import RANKS, RULES
+from dsh_actors.actors.message_rules import RANKS, RULES
 
 NOT_MESSAGES = {"Opened", "AgentStatus"}
 

@@ -22,7 +22,7 @@ from dsh_actors.core.chunks import Failure
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId, Ticket
 from dsh_actors.core.options import AgentOptions
-from dsh_actors.errors import ActorGone, HarnessError, SessionBusy, SessionNotFound, StorageFull
+from dsh_actors.errors import ActorGone, SessionBusy, SessionNotFound, StorageFull
 from dsh_actors.runtime.actor import live_actors, start_actor
 from dsh_actors.runtime.tasks import TaskKilled, live_tasks, start_task
 from tests.actors.kit import NativeGate, notes, until
@@ -286,11 +286,36 @@ def test_a_close_tells_what_could_not_be_made_durable_and_frees_the_session(shop
     assert shop.flush().get(timeout=10).failure is None
     shop.storage.full = True
     shop.append(*notes(1, 2))
-    with pytest.raises(HarnessError) as caught:
+    # As what it is: a run whose last events are not durable has not completed.
+    with pytest.raises(StorageFull) as caught:
         shop.ask(p.CloseSession(ONE))
     assert caught.value.code == "STORAGE_FULL"
     shop.storage.full = False
     assert shop.ask(p.OpenSession(ONE, shop.broken.put)).state.next_seq == 1
+
+
+def test_a_close_that_fails_while_its_store_is_dead_is_told_of_by_the_next(shop):
+    shop.reserve()
+    shop.append(*notes(0, 1))
+    assert shop.flush().get(timeout=10).failure is None
+    while not shop.storage.entered.empty():
+        shop.storage.entered.get()
+    shop.storage.gate.clear()
+    shop.append(*notes(1, 2))
+    first = aside(shop, p.CloseSession(ONE))
+    entered(shop, "append")
+    shop.crash()
+    assert isinstance(first.get(timeout=10).error, ActorGone)
+    shop.storage.full = True
+    shop.storage.gate.set()
+    shop.start()
+    until(lambda: ONE not in shop.books.held)
+    with pytest.raises(StorageFull):
+        shop.ask(p.CloseSession(ONE))
+    assert shop.ask(p.CloseSession(ONE)) is None
+    shop.storage.full = False
+    assert shop.ask(p.OpenSession(ONE, shop.broken.put)).state.next_seq == 1
+    assert shop.ask(p.CloseSession(ONE)) is None and shop.stored() == [0]
 
 
 def test_nothing_is_taken_in_while_a_session_is_closed(shop):
@@ -347,6 +372,26 @@ def test_recovering_reads_what_was_not_written_yet_and_stores_what_closes_it(sho
     assert shop.stored() == [0, 1]
     with pytest.raises(SessionNotFound):
         shop.ask(p.RecoverSession(SessionId("other")))
+
+
+def test_a_recovery_that_outlasts_its_session_writes_nothing_into_the_next_life_of_it(shop):
+    shop.reserve()
+    shop.append(TURN)
+    assert shop.flush().get(timeout=10).failure is None
+    while not shop.storage.entered.empty():
+        shop.storage.entered.get()
+    shop.storage.gates_reads = True
+    shop.storage.gate.clear()
+    recovery = aside(shop, p.RecoverSession(ONE))
+    entered(shop, "read")
+    shop.ask(p.CloseSession(ONE))
+    opened = shop.ask(p.OpenSession(ONE, shop.broken.put))
+    assert [event.type for event in opened.closers] == ["turn/end"]
+    shop.storage.gate.set()
+    assert isinstance(recovery.get(timeout=10).error, ActorGone)
+    shop.storage.gates_reads = False
+    assert shop.flush().get(timeout=10).failure is None
+    assert shop.stored() == [0, 1] and shop.broken.empty()
 
 
 def test_a_recovery_that_the_next_store_does_again_closes_the_turn_once(shop):

@@ -12,6 +12,7 @@ from gevent.event import Event as Signal
 from dsh_actors.actors import lifecycle
 from dsh_actors.actors import protocol as p
 from dsh_actors.actors import supervisor as supervising
+from dsh_actors.actors.address import Address
 from dsh_actors.core.chunks import TextDelta
 from dsh_actors.core.messages import text_of
 from dsh_actors.errors import ActorGone, SessionBusy, UsageError
@@ -134,12 +135,34 @@ def test_an_agent_that_keeps_crashing_is_given_up_with_its_error(stage):
     agent = stage.agent(watching("agent/disposed", watch))
     for _ in range(3):
         crash_and_return(agent._address)
+    agent.followup("hello")
+    stage.model.next_stream()
     crash(agent._address)
     gone = watch.seen.get(timeout=10)
     assert gone["session"] == agent.id and gone["error"]
+    assert stage.types()[-1] == "turn/end" and stage.stored(agent.id) == stage.events
     with pytest.raises(ActorGone):
         agent.status()
     assert stage.harness.agents() == []
+
+
+def test_what_an_agent_dies_twice_before_reading_is_answered_by_the_third(stage, monkeypatch):
+    agent = stage.agent()
+    ask, asked = Address.ask, []
+
+    def ask_the_dying(self, message, *, timeout):
+        if self is agent._address:
+            asked.append(self.ref)
+            if len(asked) < 3:
+                self.ref.tell(object())
+        return ask(self, message, timeout=timeout)
+
+    monkeypatch.setattr(Address, "ask", ask_the_dying)
+    message_id = agent.inject("kept")
+    monkeypatch.undo()
+    assert len({id(ref) for ref in asked}) == 3
+    inserted = [event.data["inserted"] for event in stage.events if event.type == "agent/inbox/spliced"]
+    assert [[message["id"] for message in each] for each in inserted] == [[message_id]]
 
 
 def test_an_asker_that_stopped_waiting_is_forgotten(stage):
@@ -288,6 +311,26 @@ def test_an_agent_that_hangs_is_disposed_of_and_its_session_is_free(stage, monke
     go.set()
     waiting.get(timeout=10)
     assert again.status().status == "idle"
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["at once", "while it is rebuilt"])
+def test_a_dispose_of_an_agent_that_has_just_died_closes_its_turn(stage, is_known):
+    agent = stage.agent()
+    agent.followup("hello")
+    stage.model.next_stream().send(TextDelta(0, "half"))
+    until(lambda: any(event.type == "assistant/chunk" for event in stage.events))
+    began, go = Signal(), Signal()
+    if is_known:
+        agent._scope.observe("agent/error", lambda _payload: began.set() or go.wait(10))
+    agent._address.ref.tell(object())
+    disposed = aside(agent.dispose)
+    if is_known:
+        assert began.wait(10)
+        go.set()
+    assert disposed.get(timeout=10).error is None
+    assert stage.stored(agent.id) == stage.events
+    (end,) = [event for event in stage.events if event.type == "turn/end"]
+    assert end.data["reason"]["kind"] in ("interrupted", "aborted")
 
 
 def test_a_dispose_goes_on_when_the_store_dies_in_it(stage, monkeypatch):

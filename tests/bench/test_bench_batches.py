@@ -17,6 +17,6 @@ def test_a_task_of_a_batch_costs_little_beside_a_run_and_little_more_than_its_ag
 
     with ModelServer() as server:
         bench = Bench(server, tmp_path)
-        count = 200 if long_form else 60
+        count = 200 if long_form else 40
         found = settled(lambda _try: Batches.measure(bench, count, runs=2), fits)
     assert fits(found), found

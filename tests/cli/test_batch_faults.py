@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from dsh_actors.cli.batch import BATCH_PARAMETERS, BatchArguments
 from dsh_actors.cli.batch_attempts import Attempts
 from dsh_actors.cli.batch_input import LineReader
-from dsh_actors.cli.batch_output import Earlier, ResultFile
+from dsh_actors.cli.batch_output import Earlier, ResultFile, StandardOutput
 from dsh_actors.cli.batch_run import Batch, BatchSettings
 from dsh_actors.cli.batch_tasks import LineReading, TaskPlanner
 from dsh_actors.config import load_config
@@ -23,6 +24,7 @@ from dsh_actors.core.batch import Spending
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import StorageError, StorageFull
 from dsh_actors.harness import Harness
+from dsh_actors.runtime.files import run_native
 from dsh_actors.testing.machine import text_chunks
 from dsh_actors.testing.manual import ManualProvider
 from tests.actors.kit import until
@@ -41,7 +43,7 @@ class Stage:
     def put(self, line: JsonObject) -> None:
         self.results.append(line)
 
-    def finish(self, is_late: Callable[[], bool]) -> bool:
+    def finish(self) -> bool:
         return True
 
     def batch(self, *tasks: JsonObject, jobs: int = 8) -> tuple[Batch, threading.Thread]:
@@ -155,6 +157,29 @@ def test_a_result_line_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest
     again.close()
     assert path.read_bytes() == whole, "what a kill has cut is gone"
     assert earlier.name == "b" and set(earlier.finished) == {"a"}
+
+
+def test_a_reader_that_reads_nothing_is_waited_for_until_a_signal_says_otherwise() -> None:
+    reading, writing = os.pipe()
+    sink = StandardOutput(lambda: None, writing)
+    ends: list[bool] = []
+
+    def deliver() -> None:
+        for number in range(40):
+            sink.put({"number": number, "text": "x" * (512 << 10)})
+        ends.append(sink.finish())
+
+    thread = threading.Thread(target=deliver)
+    thread.start()
+    assert run_native(os.read, reading, 12) == b'{"number":0,'
+    thread.join(0.05)
+    assert thread.is_alive() and ends == [], "more than the queue holds was taken"
+    sink.give_up_at = time.monotonic()
+    thread.join(10)
+    assert ends == [False]
+    os.close(reading)
+    until(lambda: sink.error is not None)
+    os.close(writing)
 
 
 def test_lines_are_read_as_they_are_needed(tmp_path: Path) -> None:

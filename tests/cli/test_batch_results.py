@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 
+from dsh_actors.cli.main import main
 from tests.cli.batch_kit import by_id, lines_of, on, summary, task_ends, write_tasks
 from tests.cli.dsh_process import ONE_LINE, Dsh
 from tests.model_server import C, H, T
@@ -145,21 +147,34 @@ def test_a_hundred_tasks_at_once_share_one_home(dsh: Dsh) -> None:
     ("arguments", "word"),
     [
         (("missing.jsonl",), "missing.jsonl"),
+        ((".",), "directory"),
         (("--resume", "tasks.jsonl"), "-o FILE"),
         (("-o", "no/such/folder/r", "tasks.jsonl"), "-o"),
         (("--resume", "-o", "letter.txt", "tasks.jsonl"), "letter.txt"),
+        (("-o", "letter.txt", "tasks.jsonl"), "letter.txt"),
         (("--name", "", "tasks.jsonl"), "--name"),
         (("--jobs", "0", "tasks.jsonl"), "--jobs"),
+        (("-C", "nowhere", "tasks.jsonl"), "nowhere"),
+        (("--schema", "missing.json", "tasks.jsonl"), "missing.json"),
     ],
 )
-def test_a_wrong_use_is_one_line_and_starts_nothing(dsh: Dsh, arguments: tuple[str, ...], word: str) -> None:
-    write_tasks(dsh, on("good"))
-    (dsh.cwd / "letter.txt").write_text("Dear reader,\nno batch wrote this")
-    done = dsh.call("batch", *MODEL, *arguments)
-    assert (done.code, done.out) == (2, "")
-    assert ONE_LINE.match(done.err) and word in done.err
-    assert (dsh.cwd / "letter.txt").read_text() == "Dear reader,\nno batch wrote this"
-    assert dsh.server.count() == 0
+def test_a_wrong_use_is_one_line_and_starts_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    word: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DSH_HOME", str(tmp_path / "home"))
+    Path("tasks.jsonl").write_text('{"prompt": "x"}\n')
+    letter = Path("letter.txt")
+    letter.write_text("Dear reader,\nno batch wrote this")
+    assert main(["batch", *arguments]) == 2
+    out, err = capfd.readouterr()
+    assert out == "" and ONE_LINE.match(err) and word in err
+    assert letter.read_text() == "Dear reader,\nno batch wrote this"
+    assert not Path("home").exists()
 
 
 def test_an_empty_batch_is_complete(dsh: Dsh) -> None:
@@ -172,3 +187,16 @@ def test_when_all_tasks_fail_alike_the_batch_has_their_exit_code(dsh: Dsh) -> No
     dsh.server.script(H(401), after="repeat")
     done = dsh.call("batch", *MODEL, write_tasks(dsh, {"prompt": "one"}, {"prompt": "two"}))
     assert done.code == 3 and done.err.startswith("dsh: auth: 2 of 2 tasks")
+
+
+def test_answers_are_held_against_the_schema_of_their_line_or_of_all(dsh: Dsh) -> None:
+    number, text = {"type": "integer"}, {"type": "string"}
+    dsh.server.script(of_all=[T("7")], own=[T('"seven"')], never=[T("seven")])
+    (dsh.cwd / "number.json").write_text(json.dumps(number))
+    tasks = write_tasks(dsh, on("of_all"), on("own", schema=text), on("never", schema_retries=0))
+    done = dsh.call("batch", *MODEL, "--schema", "number.json", tasks)
+    ends = by_id(done)
+    assert (ends["of_all"]["structured"], ends["own"]["structured"]) == (7, "seven")
+    never = ends["never"]
+    assert (never["status"], never["exit_code"], never["structured"]) == ("schema", 5, None)
+    assert done.code == 1 and summary(done)["counts"] == {"completed": 2, "schema": 1}

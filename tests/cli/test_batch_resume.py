@@ -73,9 +73,7 @@ def test_a_batch_with_a_name_tells_results_again_from_the_sessions(dsh: Dsh) -> 
     assert dsh.server.count() == 3
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
-)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_leaves_tasks_that_go_on_later(dsh: Dsh, number: int, code: int) -> None:
     effect = C("bash", {"command": "echo once >> effects; echo did"})
     slow = [effect, T("slow", hold="never"), T("finished")]

@@ -82,16 +82,22 @@ def test_a1_an_error_that_a_retry_recovered_from_is_success(dsh: Dsh) -> None:
 # --- A4 ---------------------------------------------------------------------------------------
 
 
-def test_the_debug_switch_shows_the_actors_on_sigusr1(dsh: Dsh) -> None:
-    dsh.server.script(STALL(60, "par"), T("never"))
-    running = dsh.begin("--json", "x", env={"DSH_DEBUG": "1"})
-    running.wait_for_event("assistant/chunk")
-    running.send_signal(signal.SIGUSR1)
-    running.wait_for(lambda it: "greenlets" in it.stderr)
-    tree = running.stderr
-    assert "supervisor (SupervisorActor)" in tree and "  session_store (SessionStoreActor)" in tree
-    running.send_signal(signal.SIGTERM)
-    assert running.wait(5).code == 143
+def test_sigusr1_shows_the_actors_and_changes_nothing(dsh: Dsh) -> None:
+    dsh.server.script(C("bash", {"command": "echo up > pipe; read _ < go; echo ran"}), T("fine"))
+    with Fifo(dsh.cwd / "pipe") as pipe, Fifo(dsh.cwd / "go") as go:
+        running = dsh.begin("--json", "x")
+        pipe.read()
+        for count in (1, 2):
+            running.send_signal(signal.SIGUSR1)
+            running.wait_for(lambda it, count=count: it.stderr.count("greenlets") == count)
+        go.write("on\n")
+        result = running.wait()
+    assert (result.code, result.end["answer"]) == (0, "fine")
+    lines = result.err.splitlines()
+    assert re.match(r"supervisor \(SupervisorActor\) generation=0 mailbox=\d+ agents=1 ", lines[0])
+    assert any(re.match(r"  session_store \(SessionStoreActor\) generation=0 mailbox=\d+$", x) for x in lines)
+    agent = rf"  {result.end['session_id']} \(AgentActor\) generation=0 mailbox=\d+ tools turn=1 step=1 "
+    assert any(re.match(f"{agent}tool=bash ", line) for line in lines), result.err
 
 
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}

@@ -80,9 +80,10 @@ def test_without_waiting_the_work_is_named_and_ended(dsh: Dsh) -> None:
 
 
 def test_totals_are_exact_over_retries_failures_agents_and_resumes(dsh: Dsh) -> None:
+    again = H(503, {"retry-after": "0"})
     root = [
         C("agent", task("child"), usage=USAGE),
-        H(503, {"retry-after": "0"}),
+        again,
         CC(("agent", task("bad")), ("agent", task("behind", background=True)), usage=USAGE),
         T("one", usage=USAGE),
         T("two", usage=USAGE),
@@ -92,7 +93,7 @@ def test_totals_are_exact_over_retries_failures_agents_and_resumes(dsh: Dsh) -> 
     play(
         dsh,
         root=root,
-        child=[C("agent", task("grandchild"), usage=USAGE), H(500), T("c", usage=USAGE)],
+        child=[C("agent", task("grandchild"), usage=USAGE), again, T("c", usage=USAGE)],
         grandchild=[T("g", usage=USAGE)],
         bad=[C("bash", {"command": "true"}, usage=USAGE), H(400)],
         behind=[T("b", usage=USAGE, hold="behind")],
@@ -187,6 +188,25 @@ def test_a_resumed_root_hears_of_what_a_kill_interrupted_and_can_send_it_on(dsh:
     assert "whole" in requests[-1].text
     verified = dsh.call("session", "verify", "--all", "--requests", "--json")
     assert verified.code == 0, verified.out
+
+
+# --- F12 ------------------------------------------------------------------------------------------
+
+
+def test_who_waits_for_an_agent_asks_for_nothing_meanwhile(dsh: Dsh) -> None:
+    play(
+        dsh,
+        root=[C("agent", task("child", background=True)), C("agent_wait", {}), T("done")],
+        child=[T("late", hold="child")],
+    )
+    running = dsh.begin("--json", ROOT)
+    running.wait_for_event("tool/call", 2)
+    dsh.server.wait_for_requests(3)
+    dsh.server.release("child")
+    result = running.wait()
+    assert (result.code, result.end["answer"]) == (0, "done")
+    requests = dsh.requests()
+    assert len(requests) == 4 and "late" in requests[-1].text
 
 
 # --- the rest -------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.dsh_process import Dsh, assert_failed, assert_refused
+from tests.cli.dsh_process import Dsh, Fifo, assert_failed, assert_refused
 from tests.model_server import LEN, STALL, C, T
 
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -180,3 +180,27 @@ def test_secrets_in_an_answer_are_kept_out_of_what_goes_back(dsh: Dsh, tmp_path:
     assert result.code == 0
     assert key not in json.dumps([event["data"] for event in result.of("answer/rejected")])
     assert key not in dsh.stored_text()
+
+
+def test_what_is_said_while_a_job_goes_on_is_no_answer_yet(dsh: Dsh) -> None:
+    with Fifo(dsh.cwd / "gate") as gate:
+        wait = {"command": "read line < gate; echo $line", "background": True}
+        dsh.server.script(C("bash", wait), T("I wait for it."), T('{"n": 6}'))
+        running = dsh.begin("--schema", schema_file(dsh), "--json", "how many?")
+        running.wait_for_event("turn/end")
+        gate.write("six\n")
+        result = running.wait()
+    assert (result.code, result.end["structured"], result.end["turns"]) == (0, {"n": 6}, 2)
+    assert result.of("answer/rejected") == []
+
+
+def test_a_line_of_a_batch_has_a_schema_of_its_own(dsh: Dsh) -> None:
+    tasks = [{"id": "a", "prompt": "p", "schema": NUMBER}]
+    tasks.append({"id": "b", "prompt": "p", "schema": {"type": "colour"}})
+    tasks.append({"id": "c", "prompt": "p", "schema": NUMBER, "schema_retries": 0})
+    (dsh.cwd / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
+    dsh.server.script(T("no"), T('{"n": 1}'), T("never"))
+    result = dsh.call("batch", "-m", dsh.model, "-j", "1", "tasks.jsonl")
+    lines = {line["id"]: line for line in map(json.loads, result.out.splitlines()) if "id" in line}
+    assert lines["a"]["exit_code"] == 0 and lines["a"]["structured"] == {"n": 1}, result.out
+    assert (lines["b"]["exit_code"], lines["c"]["exit_code"]) == (2, 5)

@@ -143,7 +143,7 @@ def test_sessions_are_listed_newest_first_and_limited(home: Path, capfd: pytest.
     assert main(["session", "ls", "--json", "-n", "1"]) == 0
     lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert len(lines) == 1
-    assert set(lines[0]) == {"id", "cwd", "title", "created", "updated", "turns", "status"}
+    assert set(lines[0]) == {"id", "cwd", "title", "created", "updated", "turns", "status", "parent"}
     assert main(["session", "ls", "--here"]) == 0
     text = capfd.readouterr().out
     assert text.count("\n") == 2 and "do it" in text

@@ -87,25 +87,21 @@ def test_several_jobs_that_end_one_by_one_are_all_heard_of(dsh: Dsh) -> None:
     assert all(f"bash-{number} has ended" in last for number in range(1, 6))
 
 
-def test_c1_a_job_that_leaves_a_process_behind_does_not_hold_the_run(dsh: Dsh) -> None:
-    dsh.server.script(job("sleep 600 & echo hi"), T("waiting"), T("done"))
+def test_c1_c2_what_jobs_leave_behind_holds_nothing_and_time_ends_all_of_one(dsh: Dsh) -> None:
+    endless = "echo begun; (exec sleep 600) | cat & setsid sleep 600 & sleep 600"
+    calls = [
+        ("bash", {"command": "sleep 600 & echo hi", "background": True}),
+        ("bash", {"command": endless, "background": True, "timeout_s": 1}),
+    ]
+    dsh.server.script(CC(*calls), T("done"), after="repeat")
     result = dsh.run("x")
     assert (result.code, result.out) == (0, "done\n")
-    told = dsh.requests()[-1].messages[-1]["content"]
-    assert "still running" in told and told.endswith("hi\n")
+    told = [str(message["content"]) for message in dsh.requests()[-1].messages]
+    (first,) = [text for text in told if "bash-1 has ended" in text]
+    (second,) = [text for text in told if "bash-2 has ended" in text]
+    assert "still running" in first and first.endswith("hi\n")
+    assert "timed out after 1 s" in second and second.endswith("begun\n")
     assert dsh.survivors() == []
-
-
-def test_c2_a_job_out_of_time_ends_with_everything_below_it(dsh: Dsh) -> None:
-    command = "echo begun; (exec sleep 600) | cat & setsid sleep 600 & sleep 600"
-    dsh.server.script(job(command, timeout_s=0.3), T("waiting"), T("done"))
-    running = dsh.begin("--json", "x")
-    running.wait_for_event("job/ended")
-    result = running.wait()
-    assert (result.code, result.end["answer"]) == (0, "done")
-    told = dsh.requests()[-1].messages[-1]["content"]
-    assert "timed out after 0.3 s" in told and told.endswith("begun\n")
-    assert dsh.survivors(0.5) == []
 
 
 def test_c4_a_signal_gives_jobs_their_time_to_end(dsh: Dsh) -> None:
@@ -126,7 +122,7 @@ def test_c4_a_signal_gives_jobs_their_time_to_end(dsh: Dsh) -> None:
 
 
 def test_c4_jobs_die_with_a_killed_program_and_are_reported_on_resume(dsh: Dsh) -> None:
-    dsh.server.script(job(HELD), job("sleep 98"), T("waiting", hold="never"), T("again"), T("and again"))
+    dsh.server.script(job(HELD), job("sleep 98"), T("waiting", hold="never"), T("again"))
     with Fifo(dsh.cwd / "pipe"), Fifo(dsh.cwd / "up") as up:
         running = dsh.begin("--session-id", "s", "x")
         up.read()
@@ -140,43 +136,29 @@ def test_c4_jobs_die_with_a_killed_program_and_are_reported_on_resume(dsh: Dsh) 
     assert "bash-1: echo up" in told and "bash-2: sleep 98" in told
     unknown = [("job/ended", "bash-1", "unknown"), ("job/ended", "bash-2", "unknown")]
     assert facts(result.events) == unknown
-    # Once: and the next job has a number of its own.
-    dsh.server.extend(job("true"), T("x"), T("y"))
-    last = dsh.run("--json", "--resume", "s", "z")
-    assert last.end["answer"] == "and again" and facts(last.events) == []
-    last = dsh.run("--json", "--resume", "s", "more")
-    assert [job for _, job, _ in facts(last.events)] == ["bash-3", "bash-3"]
 
 
-def test_a_timeout_of_the_run_ends_its_jobs_and_is_its_outcome(dsh: Dsh) -> None:
-    dsh.server.script(job("sleep 99"), T("waiting"))
-    result = dsh.run("--json", "--timeout", "1", "x")
-    assert (result.code, result.end["reason"], result.end["abandoned"]) == (124, "timeout", ["bash-1"])
-    assert dsh.survivors() == []
-
-
-def test_waiting_takes_one_request_and_the_end_is_not_told_twice(dsh: Dsh) -> None:
-    dsh.server.script(job(HELD), C("job_wait", {}), T("done"))
+def test_one_request_waits_and_one_stops_and_no_end_is_told_twice(dsh: Dsh) -> None:
+    dsh.server.script(
+        CC(
+            ("bash", {"command": HELD, "background": True}),
+            ("bash", {"command": "setsid sleep 600 & sleep 600", "background": True}),
+        ),
+        C("job_wait", {"ids": ["bash-1"]}),
+        C("job_stop", {"id": "bash-2"}),
+        T("done"),
+    )
     with Fifo(dsh.cwd / "pipe") as pipe, Fifo(dsh.cwd / "up") as up:
         running = dsh.begin("--json", "x")
         up.read()
-        running.wait_for_event("tool/call", 2)
+        running.wait_for_event("tool/call", 3)
         pipe.write("word\n")
         result = running.wait()
-    assert (result.code, result.end["turns"], dsh.server.count()) == (0, 1, 3)
-    waited = list(dsh.requests()[-1].results.values())[-1]
-    assert waited.startswith("got word\n[bash-1 has ended: exit code 0") and dsh.survivors() == []
-
-
-def test_a_stopped_job_is_gone_with_what_it_started_and_not_announced(dsh: Dsh) -> None:
-    dsh.server.script(
-        job("echo before; setsid sleep 600 & sleep 600"), C("job_stop", {"id": "bash-1"}), T("done")
-    )
-    result = dsh.run("--json", "x")
-    assert (result.code, result.end["turns"], dsh.server.count()) == (0, 1, 3)
-    stopped = list(dsh.requests()[-1].results.values())[-1]
-    assert "[bash-1 has ended: stopped" in stopped
-    assert dsh.survivors(0.5) == []
+    assert (result.code, result.end["turns"], dsh.server.count()) == (0, 1, 4)
+    *_, waited, stopped = dsh.requests()[-1].results.values()
+    assert waited.startswith("got word\n[bash-1 has ended: exit code 0")
+    assert "[bash-2 has ended: stopped" in stopped
+    assert dsh.survivors() == []
 
 
 def test_f12_a_sub_agent_is_not_done_before_its_job_is(dsh: Dsh) -> None:

@@ -23,13 +23,13 @@ def session_faults(
     session_id: str,
     *,
     accepted: Iterable[str] = (),
-    seen: Sequence[Event] | None = None,
+    lives: Sequence[Sequence[Event]] | None = None,
     is_closed: bool = True,
 ) -> list[str]:
     """One line a fault.
 
-    ``accepted``: ids of messages that were taken in and are durable. ``seen``: what observers were told,
-    which is the log, except for what a session was begun with. ``is_closed``: no turn may be open.
+    ``accepted``: ids of messages that were taken in and are durable. ``lives``: what the observers of each
+    life of the session were told, the last life to its end. ``is_closed``: no turn may be open.
     """
     faults: list[str] = []
     try:
@@ -44,8 +44,8 @@ def session_faults(
     faults += _bracket_faults(events, is_closed)
     faults += _call_faults(events, is_closed)
     faults += _message_faults(events, accepted)
-    if seen is not None:
-        faults += _seen_faults(events, seen)
+    if lives is not None:
+        faults += _life_faults(events, lives)
     return [f"{session_id}: {fault}" for fault in faults]
 
 
@@ -119,12 +119,19 @@ def _message_faults(events: Sequence[Event], accepted: Iterable[str]) -> list[st
     return faults
 
 
-def _seen_faults(events: Sequence[Event], seen: Sequence[Event]) -> list[str]:
-    first = seen[0].seq if seen else len(events)
-    rest = list(events[first:])
-    if rest == list(seen):
-        return []
-    for stored, told in zip(rest, seen, strict=False):
-        if stored != told:
-            return [f"at {stored.seq} stands {stored.type}, and {told.type} at {told.seq} was told of"]
-    return [f"{len(rest)} events stand where {len(seen)} were told of"]
+def _life_faults(events: Sequence[Event], lives: Sequence[Sequence[Event]]) -> list[str]:
+    """What was told of is what stands in the log, and after the last of it nothing does."""
+    faults = []
+    for told in filter(None, lives):
+        first = told[0].seq
+        stored = events[first : first + len(told)]
+        if len(stored) < len(told):
+            faults.append(f"{len(told)} events were told of from {first} on, and {len(stored)} are there")
+        for one, other in zip(stored, told, strict=False):
+            if one != other:
+                faults.append(f"at {one.seq} stands {one.type}, and {other.type} at {other.seq} was told of")
+                break
+    last = next((told for told in reversed(lives) if told), None)
+    if last is not None and last[-1].seq + 1 < len(events):
+        faults.append(f"the log goes on behind event {last[-1].seq}, which was told of last")
+    return faults

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import contextlib
 import random
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,9 +25,9 @@ from dsh_actors.core.ids import SessionId
 from dsh_actors.core.options import AgentOptions
 from dsh_actors.core.retry import RetryPolicy
 from dsh_actors.core.text import JsonObject
-from dsh_actors.errors import ActorGone, HarnessError, StorageError, StorageFull
+from dsh_actors.errors import ActorGone, StorageError, StorageFull
 from dsh_actors.harness import AgentHandle, Harness
-from dsh_actors.ports import Clock, PreparedCall, StreamControl, ToolContext, ToolOutput, ToolSpec
+from dsh_actors.ports import PreparedCall, StreamControl, ToolContext, ToolOutput, ToolSpec
 from dsh_actors.runtime.timers import SystemClock
 from dsh_actors.runtime.waiting import pause
 from dsh_actors.testing.scripted import ScriptedProvider
@@ -35,6 +37,7 @@ __all__ = ["WORKERS", "Storm", "storm"]
 
 WORKERS = ("store", "gateway", "pool", "approvals", "projector", "telemetry")
 PATIENCE_S = 60.0
+TOOLS = ("mark", "look", "linger", "burst", "no such tool")
 
 
 class WildModel(ScriptedProvider):
@@ -46,6 +49,7 @@ class WildModel(ScriptedProvider):
         )
         self._rand = rand
         self.trouble = trouble
+        self.diligence = 0.65
         self._keeps_requests = False
 
     def stream(self, call: PreparedCall, body: bytes, control: StreamControl) -> Iterator[Sequence[Chunk]]:
@@ -57,10 +61,9 @@ class WildModel(ScriptedProvider):
             return
         if trouble < 0.5:
             control.expect_within(0.02)
-            silence: list[object] = []
-            control.on_abort(lambda: silence.append(1))
-            while not silence:
-                time.sleep(0.005)
+            woken = threading.Event()
+            control.on_abort(woken.set)
+            woken.wait()
             return
         pieces = super().stream(call, body, control)
         for number, piece in enumerate(pieces):
@@ -74,9 +77,9 @@ class WildModel(ScriptedProvider):
 
     def _next(self, model: str, body: bytes) -> tuple[int, JsonObject]:
         rand = self._rand
-        if rand.random() < 0.35:
+        if rand.random() >= self.diligence:
             return 0, {"text": "done"}
-        tools = rand.choices(("mark", "look", "linger", "burst", "gone", "ask"), (6, 4, 2, 1, 1, 1), k=rand.randint(1, 3))
+        tools = rand.choices(TOOLS, (6, 4, 2, 1, 1), k=rand.randint(1, 3))
         calls = [
             {"tool": name, "arguments": {"n": rand.randrange(10**9)}, "id": f"c{rand.getrandbits(60):x}"}
             for name in tools
@@ -154,82 +157,95 @@ class FailingClock(SystemClock):
 class Storm:
     """The harness, what its agents told, and the hands that break things."""
 
-    def __init__(self, folder: Path, seed: int, *, model_trouble: float = 0.0, disk_trouble: float = 0.0) -> None:
+    def __init__(
+        self, folder: Path, seed: int, *, model_trouble: float = 0.0, disk_trouble: float = 0.0
+    ) -> None:
         self.rand = random.Random(seed)
         self.cwd = folder / "work"
         self.cwd.mkdir(parents=True)
         self.clock = FailingClock()
         self.model = WildModel(random.Random(seed + 1), model_trouble)
-        self.disk = BadDisk
         BadDisk.rand, BadDisk.trouble = random.Random(seed + 2), disk_trouble
         config = load_config(env={"DSH_HOME": str(folder / "home")}, cwd=str(self.cwd))
-        self.harness = Harness.open(config, providers={"wild": self.model}, clock=_clock(self.clock))
+        self.harness = Harness.open(config, providers={"wild": self.model}, clock=self.clock)
         for name, changes in (("mark", True), ("look", False), ("linger", True), ("burst", True)):
             self.harness.scope.tool(Act(self, name, changes=changes))
-        self.harness.scope.guard(lambda call: "nobody may ask" if call.name == "ask" else None)
-        self.seen: dict[str, list[Event]] = {}
+        self.harness.scope.guard(lambda call: "nobody may look now" if self.rand.random() < 0.05 else None)
+        self.lives: dict[str, list[list[Event]]] = {}
         self.accepted: dict[str, list[str]] = {}
-        self.acts: dict[str, int] = {}
+        self.acts: Counter[str] = Counter()
+        self.given_up: dict[str, str] = {}
         self.crashes = 0
-        self.on_event: Callable[[str, Event], None] | None = None
+        self.on_event: Callable[[str, Event], None] = lambda _session_id, _event: None
         self.harness.scope.observe("agent/error", self._on_error)
-        self.given_up: list[str] = []
         self.harness.scope.observe("agent/disposed", self._on_disposed)
 
     # --- agents --------------------------------------------------------------------------------
 
-    def options(self, **fields: Any) -> AgentOptions:
-        return AgentOptions(model="wild/m", cwd=str(self.cwd), **fields)
+    def options(self) -> AgentOptions:
+        return AgentOptions(model="wild/m", cwd=str(self.cwd))
 
     def create(self) -> AgentHandle:
-        return self._kept(self.harness.create(self.options(), self._watch(made := [])), made)
+        return self._watched(lambda options, setup: self.harness.create(options, setup))
 
     def resume(self, session_id: str) -> AgentHandle:
-        return self._kept(self.harness.resume(session_id, self.options(), self._watch(made := [])), made)
+        return self._watched(lambda options, setup: self.harness.resume(session_id, options, setup))
 
     def fork(self, session_id: str) -> AgentHandle:
-        child = self.harness.fork(session_id, self.options(), setup=self._watch(made := []))
-        return self._kept(child, made)
+        return self._watched(lambda options, setup: self.harness.fork(session_id, options, setup=setup))
 
-    def _watch(self, made: list[Event]) -> Callable[[Any], None]:
+    def _watched(self, bring_up: Callable[[AgentOptions, Any], AgentHandle]) -> AgentHandle:
+        life: list[Event] = []
+        name = ""
+
+        def note(event: Event) -> None:
+            life.append(event)
+            self.on_event(name, event)
+
         def setup(scope: Any) -> None:
-            scope.observe("session/event", lambda event: self._note(made, event))
+            scope.observe("session/event", note)
 
-        return setup
-
-    def _note(self, made: list[Event], event: Event) -> None:
-        made.append(event)
-        if self.on_event is not None:
-            self.on_event(self._names.get(id(made), ""), event)
-
-    def _kept(self, agent: AgentHandle, made: list[Event]) -> AgentHandle:
-        self.seen[agent.id] = made
-        self._names = {id(events): name for name, events in self.seen.items()}
-        self.accepted.setdefault(agent.id, [])
+        agent = bring_up(self.options(), setup)
+        name = agent.id
+        self.lives.setdefault(name, []).append(life)
+        self.accepted.setdefault(name, [])
+        self.given_up.pop(name, None)
         return agent
-
-    _names: dict[int, str] = {}
 
     def say(self, agent: AgentHandle, how: str = "followup") -> None:
         """Deliver a message; it counts as accepted when that returns."""
-        # What it hits in the middle of an ask is raised to the asker: then nothing was taken in.
+        # A clock that breaks in the middle of an ask is told to the asker: nothing was taken in then.
         with contextlib.suppress(ZeroDivisionError):
             self.accepted[agent.id].append(getattr(agent, how)(f"go on, {self.rand.random()}"))
 
+    def dispose(self, agent: AgentHandle) -> None:
+        """Where the disk keeps the log from becoming durable, what it had not taken is gone."""
+        try:
+            agent.dispose()
+        except StorageError:
+            self.lose(agent.id)
+
+    def lose(self, session_id: str) -> None:
+        """The disk has not taken everything: what this session was told so far proves nothing."""
+        self.lives[session_id] = []
+        self.accepted[session_id] = []
+
     def acted(self, context: ToolContext) -> None:
-        self.acts[context.call_id] = self.acts.get(context.call_id, 0) + 1
+        self.acts[context.call_id] += 1
 
     def _on_error(self, payload: dict[str, Any]) -> None:
         self.crashes += payload["code"] == "ACTOR_CRASHED"
 
     def _on_disposed(self, payload: dict[str, Any]) -> None:
         if payload["error"] is not None:
-            self.given_up.append(f"{payload['session']}: {payload['error']}")
+            self.given_up[payload["session"]] = payload["error"]
+            if BadDisk.trouble:
+                self.lose(payload["session"])
 
     # --- breaking things -----------------------------------------------------------------------
 
     def kill_agent(self, agent: AgentHandle) -> None:
-        """By a message that it cannot understand, or by an exception in its next transition."""
+        """By a message that it cannot understand, or by an exception in a transition, of whoever is next."""
         ref = agent._address.ref
         if ref is not None and self.rand.random() < 0.7:
             ref.tell(object())
@@ -241,11 +257,15 @@ class Storm:
         if ref is not None:
             ref.tell(object())
 
+    def clear_up(self) -> None:
+        """The weather clears."""
+        BadDisk.trouble = self.model.trouble = 0.0
+
     # --- the end -------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """The weather clears; every agent comes to rest and is disposed of."""
-        self.disk.trouble = self.model.trouble = 0.0
+        """Every agent comes to rest and is disposed of."""
+        self.clear_up()
         for agent in self.harness.agents():
             with contextlib.suppress(ActorGone):
                 assert agent.when_idle(PATIENCE_S), f"{agent.id} hangs: {agent.status()}"
@@ -253,36 +273,29 @@ class Storm:
 
     def faults(self) -> list[str]:
         """What is wrong with any of the sessions, after `settle`."""
+        storage = self.harness.storage
         found = [
             fault
-            for name, seen in self.seen.items()
-            for fault in session_faults(
-                self.harness.storage, name, accepted=self.accepted[name], seen=seen
-            )
+            for name, lives in self.lives.items()
+            for fault in session_faults(storage, name, accepted=self.accepted[name], lives=lives)
         ]
         return found + [f"call {call} acted {count} times" for call, count in self.acts.items() if count > 1]
 
 
-def _clock(clock: FailingClock) -> Clock:
-    return clock
-
-
 @contextlib.contextmanager
-def storm(folder: Path, seed: int, **trouble: float) -> Iterator[Storm]:
-    """A `Storm` whose actors may be killed as often as it likes."""
+def storm(folder: Path, seed: int, *, max_restarts: int = 10**9, **trouble: float) -> Iterator[Storm]:
+    """A `Storm` whose actors may be killed as often as it likes, or ``max_restarts`` times a minute."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(restarts, "MAX_RESTARTS", 10**9)
+        patch.setattr(restarts, "MAX_RESTARTS", max_restarts)
         patch.setattr(harness_module, "open_storage", _bad_storage)
         world = Storm(folder, seed, **trouble)
         try:
             yield world
         finally:
-            BadDisk.trouble = 0.0
+            world.clear_up()
             world.harness.close()
 
 
 def _bad_storage(config: Any, clock_ms: Callable[[], int]) -> BadDisk:
-    return BadDisk(str(Path(config.require_home()) / "sessions"), "the storm", lambda: time.time_ns() // 10**6)
-
-
-_ = HarnessError
+    # A clock of its own: the other one breaks.
+    return BadDisk(str(Path(config.require_home()) / "sessions"), "the storm", SystemClock().now_ms)

@@ -19,7 +19,7 @@ from tests.model_server import C, Entry, ModelServer, T
 
 TASKS = ("one", "two", "three")
 STEPS = 3
-SHORT, LONG = 5, 40
+SHORT, LONG = 4, 40
 EFFECT = re.compile(r"echo (\w+-\d+) >> effects")
 
 

@@ -116,7 +116,7 @@ class Daemon:
         assert end is not None, "the run is not over"
         return end
 
-    def sleep(self, agent_id: str) -> None:
+    def lay_down(self, agent_id: str) -> None:
         """Put it to sleep, which must be possible."""
         assert self.host._table.sleep_if_idle(agent_id)
         assert self.host.get(agent_id).state == "asleep"

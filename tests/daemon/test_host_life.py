@@ -39,7 +39,7 @@ def test_a_message_wakes_a_sleeping_agent_which_remembers(daemon):
     one = daemon.agent("first", model="manual/m")
     daemon.manual.next_stream().send(*answer("one"))
     daemon.end(one)
-    daemon.sleep(one)
+    daemon.lay_down(one)
     assert daemon.harness.agents() == []
     daemon.host.deliver(one, "second")
     stream = daemon.manual.next_stream()
@@ -51,7 +51,7 @@ def test_a_message_wakes_a_sleeping_agent_which_remembers(daemon):
 
 def test_an_agent_that_was_told_nothing_sleeps_and_wakes_though_it_has_no_session(daemon):
     one = daemon.agent()
-    daemon.sleep(one)
+    daemon.lay_down(one)
     assert list(daemon.host.events(one)) == []
     daemon.close()
     daemon.open()
@@ -62,7 +62,7 @@ def test_an_agent_that_was_told_nothing_sleeps_and_wakes_though_it_has_no_sessio
 def test_messages_that_come_together_wake_an_agent_once_and_none_is_lost(daemon):
     one = daemon.agent("zero")
     daemon.end(one)
-    daemon.sleep(one)
+    daemon.lay_down(one)
     woken = []
     daemon.harness.scope.listen("agent/session-start", lambda payload: woken.append(payload["session"]))
     got = at_once(*(partial(daemon.host.deliver, one, f"message {n}") for n in range(12)))
@@ -74,7 +74,7 @@ def test_messages_that_come_together_wake_an_agent_once_and_none_is_lost(daemon)
 def test_an_injected_message_is_queued_without_a_turn_and_keeps_its_agent_awake(daemon):
     one = daemon.agent("hello")
     daemon.end(one)
-    daemon.sleep(one)
+    daemon.lay_down(one)
     daemon.host.deliver(one, "by the way", "inject")
     info = daemon.host.get(one)
     assert (info.state, info.next_step, info.turn) == ("idle", 1, 1)
@@ -101,7 +101,7 @@ def test_cancel_ends_a_turn_and_wakes_nobody(daemon):
     daemon.manual.next_stream()
     daemon.host.cancel(one)
     assert daemon.end(one).reason == "interrupted"
-    daemon.sleep(one)
+    daemon.lay_down(one)
     daemon.host.cancel(one)
     assert daemon.host.get(one).state == "asleep"
 
@@ -109,7 +109,7 @@ def test_cancel_ends_a_turn_and_wakes_nobody(daemon):
 def test_a_session_that_another_process_has_cannot_be_woken_until_that_has_ended(daemon):
     one = daemon.agent("hello")
     daemon.end(one)
-    daemon.sleep(one)
+    daemon.lay_down(one)
     config = load_config(env={"DSH_HOME": str(daemon.home)}, cwd=str(daemon.cwd))
     other = open_storage(config).open(one)
     with pytest.raises(SessionBusy):
@@ -123,7 +123,7 @@ def test_a_session_that_another_process_has_cannot_be_woken_until_that_has_ended
 def test_an_agent_whose_session_is_damaged_fails_alone_and_its_session_stays(daemon):
     one, two = daemon.agent("hello"), daemon.agent("hello")
     daemon.end(one), daemon.end(two)
-    daemon.sleep(one)
+    daemon.lay_down(one)
     folder = Path(daemon.harness.storage.path(one))
     segment = next(path for path in (folder / "log").iterdir())
     segment.write_bytes(b"\0" * 400 + segment.read_bytes()[400:])
@@ -173,7 +173,7 @@ def test_limits_go_on_counting_over_sleep(daemon, limit, reason):
     one = daemon.agent("1", limits=limit)
     ends = [daemon.end(one).reason]
     for _ in range(3):
-        daemon.sleep(one)
+        daemon.lay_down(one)
         daemon.host.deliver(one, "more")
         ends.append(daemon.end(one).reason)
     assert ends == ["completed", "completed", "completed", reason]
@@ -193,7 +193,7 @@ def test_what_an_agent_was_made_with_holds_when_it_wakes(daemon):
     before.send(*answer("one"))
     daemon.end(one)
     policy = policy_of(daemon, one)
-    daemon.sleep(one)
+    daemon.lay_down(one)
     daemon.host.deliver(one, "again")
     after = daemon.manual.next_stream()
     assert after.request.header == before.request.header
@@ -213,7 +213,7 @@ def test_a_fork_begins_with_what_was_said_under_the_same_options(daemon):
     one = daemon.agent("first", model="manual/m", deny_tools=["bash"])
     daemon.manual.next_stream().send(*answer("one"))
     daemon.end(one)
-    daemon.sleep(one)
+    daemon.lay_down(one)
     child = daemon.host.fork(one, session_id="child", prompt="second")
     stream = daemon.manual.next_stream()
     assert [text_of(m) for m in stream.request.messages if m.role == "assistant"] == ["one"]
@@ -230,7 +230,7 @@ def test_a_stored_session_is_taken_over_once(daemon):
     daemon.host.dispose(one)
     assert daemon.agent("second", model=None, resume=one) == one
     assert daemon.end(one).answer == "echo: second"
-    daemon.sleep(one)
+    daemon.lay_down(one)
     with pytest.raises(SessionExists):
         daemon.agent("third", resume=one)
 
@@ -324,7 +324,7 @@ def test_events_are_the_whole_log_and_a_subscriber_hears_on_after_a_sleep(daemon
     heard = []
     undo = daemon.host.subscribe(one, heard.append)
     daemon.end(one)
-    daemon.sleep(one)
+    daemon.lay_down(one)
     daemon.host.deliver(one, "again")
     daemon.end(one)
     events = list(daemon.host.events(one))
@@ -340,8 +340,8 @@ def test_events_are_the_whole_log_and_a_subscriber_hears_on_after_a_sleep(daemon
 
 def test_a_list_is_in_order_in_pages_and_by_state(daemon):
     ids = sorted(daemon.agent(session_id=f"agent-{n}") for n in range(5))
-    daemon.sleep(ids[1])
-    daemon.sleep(ids[3])
+    daemon.lay_down(ids[1])
+    daemon.lay_down(ids[3])
     pages, after = [], None
     while page := daemon.host.list(after=after, limit=2):
         pages.append([info.id for info in page])

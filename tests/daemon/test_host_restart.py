@@ -119,7 +119,7 @@ daemon.agent("hello", session_id="done")
 daemon.end("done")
 daemon.agent("hello", session_id="asleep")
 daemon.end("asleep")
-daemon.sleep("asleep")
+daemon.lay_down("asleep")
 for n in range(3):
     daemon.agent(f"work {n}", session_id=f"busy-{n}", model="manual/m", limits={"max_steps": 2})
     daemon.manual.next_stream()

@@ -91,7 +91,7 @@ def test_open_questions_and_owned_work_keep_an_agent_awake(daemon):
     item = daemon.harness.work.add(one, "job-1", "bash", "make", lambda: None)
     assert not daemon.host._table.sleep_if_idle(one, is_pressed=True)
     daemon.harness.work.release(item)
-    daemon.sleep(one)
+    daemon.lay_down(one)
 
 
 def test_a_run_is_over_only_when_nothing_that_it_started_goes_on(daemon):

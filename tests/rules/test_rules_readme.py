@@ -89,7 +89,9 @@ def test_every_command_runs_and_shows_what_the_readme_shows(shop: dict[str, str]
 
 
 def test_every_program_runs(shop: dict[str, str]) -> None:
-    programs = blocks("python")
+    example, *programs = blocks("python")
+    # It needs a harness, and is run as the README says by its commands.
+    assert example in (ROOT / "dsh_actors" / "examples" / "tournament.py").read_text("utf-8")
     assert len(programs) >= 3
     for program in programs:
         done = subprocess.run(
@@ -106,15 +108,15 @@ def test_every_program_runs(shop: dict[str, str]) -> None:
 
 
 def test_every_configuration_is_accepted(shop: dict[str, str], tmp_path: Path) -> None:
-    settings, servers, credentials, rules = blocks("toml")
+    processes, settings, servers, credentials, rules = blocks("toml")
     home = tmp_path / "home"
     home.mkdir()
-    (home / "config.toml").write_text(f"{settings}\n{servers}")
+    (home / "config.toml").write_text(f"{processes}\n{settings}\n{servers}")
     (home / "credentials.toml").write_text(credentials)
     (home / "credentials.toml").chmod(0o600)
     shown = run("dsh config show", {**shop, "DSH_HOME": str(home)})
     assert shown.returncode == 0 and "local/qwen3" in shown.stdout, shown.stderr
-    assert "providers.lab.quirks.think_tags" in shown.stdout
+    assert "providers.lab.quirks.think_tags" in shown.stdout and "subagents.far" in shown.stdout
     assert shown.stdout.count("(credentials.toml)") == 2
     (tmp_path / "rules.toml").write_text(rules)
     done = run(f"dsh run -m scripted/demo --approve {tmp_path}/rules.toml hello", shop)

@@ -148,6 +148,10 @@ def test_a_guard_that_reads_nothing_is_replaced_and_harms_nobody(processes: Proc
     run(processes, "true")
     (first,) = guards(os.getpid())
     os.kill(first, signal.SIGSTOP)
+    deadline = time.monotonic() + 5
+    # Until then it still reads, perhaps so much that its pipe never fills.
+    while " T " not in Path(f"/proc/{first}/stat").read_text() and time.monotonic() < deadline:
+        gevent.sleep(0)
     for pid in range(10**5, 10**5 + 8000):
         processes._guard.add(pid, 1)
     assert await_end(first, 5)

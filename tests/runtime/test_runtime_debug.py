@@ -66,6 +66,35 @@ def test_an_actor_outlives_its_parent_in_the_tree() -> None:
     stop(refs)
 
 
+class Child(Node):
+    """Belongs to another actor than the parent that supervises it."""
+
+    @property
+    def belongs_to(self) -> str | None:
+        return "older"
+
+    @property
+    def condition(self) -> str:
+        return "playing" if self.generation else str(1 // 0)
+
+
+def test_the_tree_shows_what_an_actor_is_doing_below_the_one_it_belongs_to() -> None:
+    top = Node(name="top")
+    actors = [top, Node(name="older", parent=top.ref), Child(name="younger", parent=top.ref, generation=1)]
+    actors += [Child(name="broken", parent=top.ref), Node(name="other")]
+    refs = [start_actor(actor) for actor in actors]
+    for ref in refs:
+        ref.ask("up", timeout=WAIT_S)
+    assert actor_tree(top.ref).splitlines() == [
+        "top (Node) generation=0 mailbox=0",
+        "  older (Node) generation=0 mailbox=0",
+        "    broken (Child) generation=0 mailbox=0 (ZeroDivisionError)",
+        "    younger (Child) generation=1 mailbox=0 playing",
+    ]
+    assert actor_tree().splitlines()[0] == "other (Node) generation=0 mailbox=0"
+    stop(refs)
+
+
 def test_sigusr1_prints_the_tree_and_the_greenlets(capfd: pytest.CaptureFixture[str]) -> None:
     refs, undo = family(), install_sigusr1()
     heard = threading.Event()

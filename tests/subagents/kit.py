@@ -13,7 +13,7 @@ from dsh_actors.core.messages import text_of
 from dsh_actors.core.options import AgentOptions, Limits
 from dsh_actors.core.text import JsonObject
 from dsh_actors.harness import AgentHandle, Harness
-from dsh_actors.ports import ToolOutput, ToolSpec
+from dsh_actors.ports import LlmProvider, ToolOutput, ToolSpec
 from dsh_actors.runtime.actor import live_actors
 from dsh_actors.runtime.tasks import live_tasks
 from dsh_actors.testing.manual import ManualProvider
@@ -58,7 +58,7 @@ class Troupe:
         self.cwd = folder / "work"
         self.cwd.mkdir()
         self.home = folder / "home"
-        self.model = ManualProvider()
+        self.model: LlmProvider = ManualProvider()
         self.script = ScriptedProvider([], name="scripted")
         self.events: list[Event] = []
         self.held = HeldTool()
@@ -66,7 +66,7 @@ class Troupe:
 
     def open(self) -> Harness:
         config = load_config(env={"DSH_HOME": str(self.home)}, cwd=str(self.cwd))
-        harness = Harness.open(config, providers={"manual": self.model, "scripted": self.script})
+        harness = Harness.open(config, providers={self.model.name: self.model, "scripted": self.script})
         harness.scope.tool(self.held)
         return harness
 

@@ -497,3 +497,23 @@ def test_a_sub_agent_of_one_that_leaves_nothing_behind_goes_on_and_leaves_nothin
     assert agent.when_done(PATIENCE_S)
     assert said(troupe)[-1].endswith("two")
     assert list(troupe.harness.storage.list()) == []
+
+
+def test_a_fork_behind_its_parent_shares_its_prefix_and_goes_on_with_it(troupe: Troupe) -> None:
+    troupe.play(
+        {"text": "the word is pear"},
+        delegate("task", background=True, context="fork"),
+        {"text": "waiting"},
+        {"text": "got it"},
+        {"text": "got more"},
+        {"for": "task", "text": "one"},
+        {"for": "further", "text": "two"},
+    )
+    agent = troupe.agent(append_system_prompt="Be brief.")
+    agent.run("remember", PATIENCE_S)
+    agent.run("go", PATIENCE_S)
+    (child,) = troupe.children()
+    troupe.harness.subagents.followup(agent.id, child, "further")
+    assert agent.when_done(PATIENCE_S)
+    assert said(troupe)[-1].endswith("two")
+    assert {request.header for request in troupe.script.requests} == {troupe.script.requests[0].header}

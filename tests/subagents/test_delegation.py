@@ -10,6 +10,7 @@ from dsh_actors.core.options import Limits
 from dsh_actors.core.policy import ApprovalPolicy
 from dsh_actors.errors import SubagentError, UsageError
 from dsh_actors.runtime.tasks import TaskEnd, start_task
+from dsh_actors.subagents.service import ChildRequest
 from tests.actors.kit import until
 from tests.subagents.kit import PATIENCE_S, Troupe, call, delegate
 
@@ -85,14 +86,14 @@ def test_one_that_fails_is_an_error_with_what_it_had_said(troupe: Troupe) -> Non
 
 def test_a_stalled_agent_times_out_with_what_it_had_said_and_costs_the_others_nothing(troupe: Troupe) -> None:
     troupe.play(
-        {"calls": [call("agent", prompt="slow", timeout_s=0.2), call("agent", prompt="quick")]},
+        {"calls": [call("agent", prompt="slow", timeout_s=1), call("agent", prompt="quick")]},
         {"text": "ok"},
         {"for": "slow", "text": "half way", **HELD},
         {"for": "quick", "text": "there"},
     )
     assert troupe.agent().run("go", PATIENCE_S).reason == "completed"
     slow, quick = troupe.results()
-    assert "not done after 0.2 s" in slow and slow.endswith("half way")
+    assert "not done after 1 s" in slow and slow.endswith("half way")
     assert quick == "there"
     assert [event.data["error"]["code"] for event in troupe.of("tool/result") if "error" in event.data] == [
         "SUBAGENT_TIMEOUT"
@@ -418,8 +419,19 @@ def test_many_tasks_of_a_program_can_wait_at_once(troupe: Troupe) -> None:
 
 
 def test_a_spawn_that_takes_too_long_has_an_outcome(troupe: Troupe) -> None:
-    troupe.play({"text": "so far", **HELD})
+    troupe.play(HELD)
     end = troupe.agent().spawn("task", timeout=0.1)
+    assert (end.reason, end.exit_code, end.answer) == ("timeout", 124, None)
+
+
+def test_an_outcome_that_is_none_has_what_was_said_last(troupe: Troupe) -> None:
+    troupe.play({"text": "so far", **HELD}, {"calls": [call("held")]})
+    run = troupe.harness.subagents.spawn(troupe.agent().id, ChildRequest("task"))
+    troupe.held.began.get(timeout=PATIENCE_S)
+    troupe.held.go.put("ok")
+    troupe.held.began.get(timeout=PATIENCE_S)
+    run.stop("timeout")
+    end = run.result()
     assert (end.reason, end.exit_code, end.answer, end.partial) == ("timeout", 124, "so far", True)
 
 
@@ -499,3 +511,35 @@ def test_a_harness_that_closes_leaves_nothing_of_any_agent(troupe: Troupe) -> No
         troupe.held.began.get(timeout=PATIENCE_S)
     troupe.harness.close()
     assert {event.data["reason"] for event in troupe.of("subagent/ended")} == {"interrupted"}
+
+
+def test_a_parent_that_is_given_up_takes_what_works_behind_it_along(troupe: Troupe) -> None:
+    troupe.play(delegate("task", background=True), {"text": "waiting"}, {"for": "task", **HELD})
+    agent = troupe.agent()
+    agent.followup("go")
+    troupe.held.began.get(timeout=PATIENCE_S)
+    assert agent.when_idle(PATIENCE_S)
+    for _ in range(4):
+        ref = agent._address.ref
+        ref.tell(object())
+        until(lambda ref=ref: agent._address.ref is not ref or not troupe.harness._agents)
+    until(lambda: troupe.harness.agents() == [])
+    assert troupe.harness.work.of(agent.id) == ()
+
+
+def test_what_works_behind_a_parent_that_crashes_goes_on_and_tells_it(troupe: Troupe) -> None:
+    troupe.play(
+        delegate("task", background=True),
+        {"text": "waiting"},
+        {"text": "got it"},
+        {"for": "task", **HELD},
+        {"for": "task", "text": "t"},
+    )
+    agent = troupe.agent()
+    agent.followup("go")
+    troupe.held.began.get(timeout=PATIENCE_S)
+    assert agent.when_idle(PATIENCE_S)
+    agent._address.ref.tell(object())
+    troupe.held.go.put("ok")
+    assert agent.when_done(PATIENCE_S)
+    assert troupe.events[-1].type == "turn/end" and len(troupe.of("turn/start")) == 2

@@ -20,9 +20,12 @@ from dsh_actors.runtime.process import Processes
 from dsh_actors.runtime.tasks import TaskEnd, start_task
 from dsh_actors.subagents import outside
 from dsh_actors.subagents.outside import ChildResult, OutsideRequest, run_child
+from dsh_actors.testing.memory import peak_kib, reset_peak
+from tests.actors.kit import until
 
 START = json.dumps({"type": "run.start", "schema_version": 1, "session_id": "x"})
 END = json.dumps({"type": "run.end", "status": "completed", "reason": "completed", "answer": "fine"})
+STAY = """echo '{"type": "up"}'; while :; do sleep 0.05; done"""
 
 
 class Stage:
@@ -91,10 +94,22 @@ def test_silence_ends_a_child(stage: Stage) -> None:
     assert (result.reason, result.problem) == ("timeout", "other wrote nothing for 0.2 s and was ended")
 
 
-def test_signs_of_life_keep_a_child_going(stage: Stage) -> None:
-    beat = """echo '{"type": "heartbeat"}'; sleep 0.1; """
-    result = stage.run(f'echo "$START"; {6 * beat} echo "$END"', idle_s=0.4)
-    assert result.end is not None and stage.events == []
+def test_only_silence_counts_not_the_time_that_a_child_takes(stage: Stage) -> None:
+    child = outside._Child(stage.request(idle_s=60.0))
+    child._heard_at -= 59
+    child._look()
+    assert child._stopper.token.reason is None and child._timer is not None
+    child._timer.cancel()
+    child._on_output(b"{")
+    assert time.monotonic() - child._heard_at < 30
+    child._heard_at -= 61
+    child._look()
+    assert child._stopper.token.reason == "silent"
+
+
+def test_signs_of_life_are_no_events(stage: Stage) -> None:
+    assert stage.run("""echo "$START"; echo '{"type": "heartbeat"}'; echo "$END" """).end is not None
+    assert stage.events == []
 
 
 def test_a_hundred_megabytes_of_events_take_no_room(stage: Stage) -> None:
@@ -109,8 +124,10 @@ def test_a_hundred_megabytes_of_events_take_no_room(stage: Stage) -> None:
         "[out.write(piece) for _ in range(10_000)]; out.write(os.environb[b'END']); out.flush()"
     )
     request = stage.request(sys.executable, "-c", program, on_event=count)
+    before = reset_peak()
     result = run_child(stage.processes, request, stage.source.token)
     assert result.end is not None and seen == [10_000]
+    assert peak_kib() - before < 30_000
 
 
 def test_a_line_without_end_is_cut_off(stage: Stage) -> None:
@@ -124,14 +141,14 @@ def test_errors_without_end_are_kept_as_far_as_they_fit(stage: Stage) -> None:
 
 
 def test_a_stopped_child_may_still_tell_its_outcome(stage: Stage) -> None:
-    script = """trap 'echo "$END"; exit' TERM; echo "$START"; echo '{"type": "up"}'; while :; do sleep 0.05; done"""
+    script = f"""trap 'echo "$END"; exit' TERM; echo "$START"; {STAY}"""
     request = stage.request("sh", "-c", script, on_event=lambda _event: stage.source.cancel("parent"))
     result = run_child(stage.processes, request, stage.source.token)
     assert result.end is not None and result.end.answer == "fine"
 
 
 def test_a_child_that_ignores_being_stopped_is_killed_with_what_it_started(stage: Stage) -> None:
-    script = """trap '' TERM; setsid sleep 98 & echo "$START"; echo '{"type": "up"}'; while :; do sleep 0.05; done"""
+    script = f"""trap '' TERM; setsid sleep 98 & echo "$START"; {STAY}"""
     request = stage.request("sh", "-c", script, on_event=lambda _event: stage.source.cancel("parent"))
     result = run_child(stage.processes, request, stage.source.token)
     assert (result.reason, result.problem) == ("interrupted", "other was stopped and told no outcome")
@@ -151,7 +168,8 @@ def test_a_program_that_is_not_there_cannot_be_started(stage: Stage) -> None:
 
 def test_one_that_fails_costs_its_siblings_nothing(stage: Stage) -> None:
     ends: dict[str, ChildResult | None] = {}
-    scripts = {"good": 'echo "$START"; sleep 0.2; echo "$END"', "bad": "echo WARN; exit 1", "dies": "kill -9 $$"}
+    good = 'echo "$START"; sleep 0.2; echo "$END"'
+    scripts = {"good": good, "bad": "echo WARN; exit 1", "dies": "kill -9 $$"}
 
     def run(name: str) -> None:
         def ended(end: TaskEnd[ChildResult]) -> None:
@@ -161,8 +179,6 @@ def test_one_that_fails_costs_its_siblings_nothing(stage: Stage) -> None:
 
     for name in scripts:
         run(name)
-    from tests.actors.kit import until
-
     until(lambda: len(ends) == 3)
     assert {name: bool(end and end.end) for name, end in ends.items()} == {
         "good": True,

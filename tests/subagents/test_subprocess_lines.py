@@ -78,12 +78,15 @@ def test_an_end_is_an_outcome_with_everything_it_tells() -> None:
         "cost": 0.5,
         "denied": [{"tool": "bash"}],
         "structured": [1],
+        "sandbox": "bwrap",
+        "warnings": ["mind the gap", 5],
         "limit": {"kind": "max_steps", "value": 1},
         "reason": "max_steps",
     }
     end = run_end_of(told, "mine")
     assert (end.reason, end.exit_code, end.session_id, end.answer) == ("max_steps", 4, "mine", "grün")
     assert (end.usage["own"], end.cost, end.steps, end.structured) == (tokens, 0.5, 2, [1])
+    assert (end.sandbox, end.warnings) == ("bwrap", ("mind the gap",))
     assert end.denied == ({"tool": "bash"},) and end.limit == told["limit"]
 
 

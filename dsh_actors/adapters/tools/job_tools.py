@@ -5,8 +5,6 @@ None of them holds a slot of the tool pool: waiting must not keep others from ru
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dsh_actors.core.jobs import JobReading, job_line, reading_text
 from dsh_actors.core.text import JsonObject, shorten
 from dsh_actors.errors import ToolError
@@ -50,7 +48,6 @@ _WAIT = _spec(
 )
 
 
-@dataclass(frozen=True, slots=True)
 class JobListTool:
     """Implements `ports.Tool`."""
 
@@ -67,7 +64,6 @@ class JobListTool:
         return ToolOutput("\n".join(lines) or "There are no background jobs.")
 
 
-@dataclass(frozen=True, slots=True)
 class JobOutputTool:
     """Implements `ports.Tool`."""
 
@@ -85,7 +81,6 @@ class JobOutputTool:
         return _read(jobs, (job,), context)
 
 
-@dataclass(frozen=True, slots=True)
 class JobStopTool:
     """Implements `ports.Tool`. Answers when the job has ended: an end that was asked for is not announced."""
 
@@ -103,7 +98,6 @@ class JobStopTool:
         return _read(jobs, (job,), context)
 
 
-@dataclass(frozen=True, slots=True)
 class JobWaitTool:
     """Implements `ports.Tool`. An end that it answers with is not announced."""
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dsh_actors.closing import settle_index
 from dsh_actors.config import load_config
 from dsh_actors.daemon.host import Host
 from dsh_actors.daemon.kept_options import options_to_json
@@ -155,7 +156,7 @@ def run_day(
         hosting.host.dispose(agent_id)
 
     def held() -> tuple[float, int]:
-        hosting.harness._settle_index(PATIENCE_S)  # it is behind, and has the index open
+        settle_index(hosting.harness._at.projector, PATIENCE_S)  # it is behind, and has the index open
         hosting.host._table.writer.flush()
         return _memory_mb(), _descriptors()
 

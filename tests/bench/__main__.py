@@ -100,7 +100,7 @@ def hosting_rows(bench: Bench) -> Iterator[Row]:
 
 def day_rows(bench: Bench) -> Iterator[Row]:
     """A day in minutes: what is held at the end over what was held after the first 200 agents."""
-    day = hosting.day(bench, 20_000, 200, 200)
+    day = hosting.day(bench, 20_000, 200, 200, 50)
     compared = f"at first {day.early_mb:.1f} MB"
     yield f"memory after {day.agents:,} agents", f"{day.late_mb:.1f} MB", compared, day.memory, hosting.DAY
     early, late = day.descriptors

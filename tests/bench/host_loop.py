@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -19,6 +20,7 @@ from dsh_actors.config import load_config
 from dsh_actors.daemon.host import Host
 from dsh_actors.daemon.kept_options import options_to_json
 from dsh_actors.daemon.registry import Change, Registry
+from dsh_actors.daemon.server import Daemon
 from dsh_actors.daemon.waking import awake
 from dsh_actors.harness import Harness
 from dsh_actors.task_spec import TaskSpec
@@ -129,25 +131,44 @@ def run_at_work(cwd: str, prompts: list[str], warm_up: list[str]) -> dict[str, A
     return {"seconds": seconds, "answers": [end.answer for end in ends]}
 
 
-def run_day(
-    cwd: str,
-    agents: int,
-    directories: int,
-    first: int,
-    around: Callable[[Host, str], object] = lambda _host, _agent_id: None,
-) -> dict[str, Any]:
+class _Daemon(_Hosting):
+    """A whole daemon, with a door that clients come to and are never heard of again."""
+
+    def __init__(self, cwd: str) -> None:
+        self.config = load_config(cwd=cwd)
+        self.daemon = Daemon(self.config, providers={"echo": EchoProvider()})
+        self.daemon.start()
+        self.harness, self.host = self.daemon._harness, self.daemon._host
+        self._abandoned: list[socket.socket] = []
+
+    def abandon(self, path: str) -> None:
+        """Ask for a stream of events and read nothing of it."""
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        client.connect(self.daemon.socket_path)
+        client.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        self._abandoned.append(client)
+
+    def close(self) -> None:
+        for client in self._abandoned:
+            client.close()
+        self.daemon.close(PATIENCE_S)
+
+
+def run_day(cwd: str, agents: int, directories: int, first: int, clients: int) -> dict[str, Any]:
     """Agents that come, work and go: MB and descriptors after the first and after all of them.
 
-    ``around`` is called with each agent while it is there.
+    Among the first, ``clients`` event clients come that nobody hears of again.
+
     """
-    hosting = _Hosting(cwd)
+    hosting = _Daemon(cwd)
     folders = [Path(cwd, f"project-{n}") for n in range(directories)]
     for folder in folders:
         folder.mkdir()
 
     def live(number: int) -> None:
         agent_id = hosting.create(str(folders[number % directories]), f"task {number}")
-        around(hosting.host, agent_id)
+        if number < clients:
+            hosting.abandon(f"/v1/agents/{agent_id}/events" if number % 2 else "/v1/events")
         hosting.finish([agent_id])
         if number % 4 == 0:
             assert hosting.host._table.sleep_if_idle(agent_id)

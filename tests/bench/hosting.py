@@ -103,8 +103,9 @@ def at_work(bench: Bench, agents: int) -> AtWork:
     return AtWork(agents, bare["steps"] / ours["seconds"], bare["steps"] / bare["seconds"], lost)
 
 
-def day(bench: Bench, agents: int, directories: int, first: int) -> Day:
-    found = _measure(bench, "day", agents=agents, directories=directories, first=first)
+def day(bench: Bench, agents: int, directories: int, first: int, clients: int) -> Day:
+    job = {"directories": directories, "first": first, "clients": clients}
+    found = _measure(bench, "day", agents=agents, **job)
     (early_mb, early), (late_mb, late) = found["early"], found["late"]
     return Day(agents, early_mb, late_mb, (early, late))
 

@@ -24,7 +24,7 @@ def bench(server: ModelServer, tmp_path: Path) -> Bench:
 
 
 def test_ten_thousand_idle_agents_fit_into_four_hundred_megabytes(bench: Bench, long_form: bool) -> None:
-    idle = hosting.idle(bench, 10_000 if long_form else 150)
+    idle = hosting.idle(bench, 10_000 if long_form else 400)
     assert idle.total_mb <= hosting.IDLE_MB, idle
 
 
@@ -51,6 +51,6 @@ def test_agents_at_work_together_lose_nothing_and_keep_the_pace(bench: Bench, lo
 
 
 def test_agents_that_come_and_go_leave_nothing_behind(bench: Bench, long_form: bool) -> None:
-    day = hosting.day(bench, 20_000, 200, 200) if long_form else hosting.day(bench, 200, 10, 100)
+    day = hosting.day(bench, 20_000, 200, 200, 50) if long_form else hosting.day(bench, 240, 10, 120, 20)
     assert day.descriptors[1] <= day.descriptors[0] * hosting.DAY + 4, day
     assert day.memory <= hosting.DAY, day

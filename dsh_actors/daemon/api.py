@@ -26,6 +26,7 @@ DEFAULT_PAGE = 100
 _WAIT_SLICE_S = 2.0
 """How long a waiting request goes without looking whether its client is still there."""
 
+_CENTURY_S = 3e9
 _LOOK_S = 0.05
 """The shortest wait, which tells what is over from what is not."""
 
@@ -258,7 +259,8 @@ class Api:
         """The ends that are known, and whether nothing is owed: who was asked nothing has no end."""
         if timeout is not None and timeout < 0:
             raise Refusal(400, "BAD_REQUEST", f"a timeout is 0 or more seconds, not {timeout:g}")
-        give_up = None if timeout is None else time.monotonic() + timeout
+        # A whole number may be larger than any time; what is beyond a century has no end either.
+        give_up = None if timeout is None or timeout > _CENTURY_S else time.monotonic() + timeout
         while True:
             began = time.monotonic()
             left = _WAIT_SLICE_S if give_up is None else min(_WAIT_SLICE_S, give_up - began)

@@ -179,7 +179,14 @@ COMPONENTS: dict[str, JsonObject] = {
     ),
     "Delivered": _object({"message_id": TEXT}),
     "Cancel": _object({}, {"keep_inbox": FLAG}),
-    "Fork": _object({}, {"at_seq": _said(WHOLE, "the event that is the last one copied"), "session_id": TEXT, "prompt": TEXT}),
+    "Fork": _object(
+        {},
+        {
+            "at_seq": _said(WHOLE, "the last event that is copied, where no turn is under way"),
+            "session_id": TEXT,
+            "prompt": TEXT,
+        },
+    ),
     "RunEnd": _RUN_END,
     "Waited": _object({"done": FLAG, "end": _or_null(ref("RunEnd"))}),
     "Wait": _object(

@@ -232,6 +232,12 @@ def test_an_agent_that_owes_nothing_is_done_at_once(stage):
     }
 
 
+def test_a_wait_of_any_length_is_a_wait(stage):
+    for length in (0, 1e300, 10**400):
+        answer = stage.client.ask("POST", "/v1/wait", {"ids": ["a"], "timeout_s": length})
+        assert (answer.status, answer.json["done"]) == (200, True)
+
+
 def test_while_it_stops_only_health_is_answered(stage):
     stage.is_stopping = True
     assert stage.client.get("/v1/health").json["status"] == "stopping"

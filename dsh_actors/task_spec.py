@@ -84,7 +84,8 @@ class TaskSpec:
             raise UsageError(f"{where}: a task is a JSON object, not {_kind(given)}")
         for key in given:
             if key not in _KNOWN:
-                raise UsageError(f"{where}: unknown key {shorten(key, 60)!r}", hint=nearest(key, _KNOWN))
+                hint = f'it stands in "limits": {{"{key}": …}}' if key in _LIMITS else nearest(key, _KNOWN)
+                raise UsageError(f"{where}: unknown key {shorten(key, 60)!r}", hint=hint)
         # A null is as good as a key that is not there.
         values = {key: value for key, value in given.items() if value is not None}
         found: dict[str, Any] = {name: _text(values[name], name, where) for name in _TEXTS if name in values}

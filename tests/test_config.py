@@ -193,6 +193,9 @@ def test_without_a_home_the_error_says_what_to_do(env: dict[str, str], tmp_path:
     config = load_config(env=env, cwd=str(tmp_path))
     with pytest.raises(ConfigError) as caught:
         config.require_home()
+    assert caught.value.hint == "set DSH_HOME to a writable directory"
+    with pytest.raises(ConfigError, match="no place for sessions") as caught:
+        config.require_home(or_ephemeral=True)
     assert "--ephemeral" in (caught.value.hint or "")
 
 

@@ -64,6 +64,7 @@ def test_a_session_that_goes_on_keeps_its_model_unless_another_is_named(config: 
     [
         ([], "a task is a JSON object, not a list"),
         ({"promt": "x"}, "unknown key 'promt'; did you mean prompt?"),
+        ({"timeout": "5s"}, "unknown key 'timeout'; it stands in \"limits\": {\"timeout\": …}"),
         ({"prompt": 3}, "prompt is a text, not a number"),
         ({"prompt": "\ud800"}, "prompt is not well-formed Unicode"),
         ({"tools": "read"}, "tools is a list of texts, not a text"),

@@ -125,7 +125,7 @@ def _execute(arguments: BatchArguments, stack: ExitStack, began: float) -> int:
     run = arguments.run
     config = load_config(cwd=working_directory(run.cwd), options=config_overrides(run))
     if not run.ephemeral:
-        config.require_home(writable=True)
+        config.require_home(writable=True, or_ephemeral=True)
     descriptor = _open_tasks(arguments, stack)
     harness = Harness.open(config, ephemeral=run.ephemeral and config.home is None)
     signals: SignalWatch | None = None

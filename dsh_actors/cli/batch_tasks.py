@@ -19,7 +19,7 @@ from dsh_actors.config.cost_limit import require_price
 from dsh_actors.core.batch import digest_of
 from dsh_actors.core.ids import SessionId
 from dsh_actors.core.policy import POLICY_NAMES
-from dsh_actors.core.text import JsonObject
+from dsh_actors.core.text import JsonObject, json_fault
 from dsh_actors.errors import UsageError
 from dsh_actors.runs import RunPlan
 from dsh_actors.runtime.files import run_native
@@ -98,8 +98,7 @@ def _parsed(line: Line) -> Any:
     except UnicodeDecodeError as error:
         raise UsageError(f"{where} is not UTF-8 (byte {error.start + 1})") from error
     except (ValueError, RecursionError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
-        raise UsageError(f"{where} is not JSON: {reason}") from error
+        raise UsageError(f"{where} is not JSON: {json_fault(error)}") from error
 
 
 def _refuse_constant(word: str) -> Any:

@@ -161,7 +161,7 @@ def settle(
     config = load_config(cwd=working_directory(arguments.cwd), options=overrides, project_file=not goes_on)
     if arguments.ephemeral and arguments.fork is None:
         return config, None, None, config.agent.model
-    config.require_home(writable=not arguments.ephemeral)
+    config.require_home(writable=not arguments.ephemeral, or_ephemeral=True)
     if not goes_on:
         return config, None, None, config.agent.model
     from dsh_actors.cli.stored import newest_session, open_storage, recorded_model

@@ -127,7 +127,7 @@ class ScriptRun:
         program.load()
         RunOutput(arguments).check_files()
         config = load_config(cwd=working_directory(arguments.cwd), options=config_overrides(arguments))
-        config.require_home(writable=not arguments.ephemeral)
+        config.require_home(writable=not arguments.ephemeral, or_ephemeral=True)
         defaults = self._share_limits(agent_options(arguments, config, config.agent.model))
         if self._pool.limits.max_cost is not None:
             require_price(config, defaults.model, int(time.time() * 1000))

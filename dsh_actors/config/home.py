@@ -16,7 +16,7 @@ from dsh_actors.errors import ConfigError
 __all__ = ["Home", "find_home", "find_project_file", "prepare_home"]
 
 
-HOME_HINT = "set DSH_HOME to a writable directory, or use --ephemeral"
+HOME_HINT = "set DSH_HOME to a writable directory"
 
 
 @dataclass(frozen=True, slots=True)

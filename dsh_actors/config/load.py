@@ -110,10 +110,14 @@ class Config:
         rates = self.price(model)
         return None if rates is None else rates.at(time_ms)
 
-    def require_home(self, *, writable: bool = False) -> str:
-        """The home, to read from, or to write to as well. Raises `ConfigError` where that cannot be."""
+    def require_home(self, *, writable: bool = False, or_ephemeral: bool = False) -> str:
+        """The home, to read from, or to write to as well. Raises `ConfigError` where that cannot be.
+
+        ``or_ephemeral``: the command at hand has the option that does without.
+        """
         if self.home is None or (writable and self.home_problem is not None):
-            raise ConfigError(f"no place for sessions: {self.home_problem}", hint=HOME_HINT)
+            hint = f"{HOME_HINT}, or use --ephemeral" if or_ephemeral else HOME_HINT
+            raise ConfigError(f"no place for sessions: {self.home_problem}", hint=hint)
         return self.home
 
     def rows(self) -> Iterator[tuple[str, Any, str]]:

@@ -18,6 +18,9 @@ __all__ = ["END_SEED", "Seed", "child_header", "find_seed", "plan_fork", "seed_e
 
 END_SEED = "session/end-seed"
 
+_MAX_SEQ = 2**53
+"""No log is as long; a caller's number may be larger than what can be counted to."""
+
 
 @dataclass(frozen=True, slots=True)
 class Seed:
@@ -38,7 +41,7 @@ def find_seed(session_id: SessionId, events: Iterable[Event], at_seq: int | None
     length, last_closed, open_since = 0, None, None
     last: Event | None = None
     rest = iter(events)
-    for last in rest if at_seq is None else islice(rest, at_seq + 1):
+    for last in rest if at_seq is None else islice(rest, min(at_seq, _MAX_SEQ) + 1):
         length = last.seq + 1
         if last.type == "turn/start":
             open_since = last.seq

@@ -392,6 +392,8 @@ class OutcomeFold:
             text = f"HTTP {status}: {text}"
         if self._step_retries:
             text += f"; {self._step_retries + 1} attempts"
+        if isinstance(asked := failure.get("providerRetryAfterMs"), int):
+            text += f"; the server asks to wait {asked / 1000:,.0f} s"
         reason = reason_of(failure.get("code", "UNKNOWN"))
         # The line on standard error begins with the name of the exit code.
         return reason, text if reason == EXIT_CODES[reason].name else f"{reason}: {text}"

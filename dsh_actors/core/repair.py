@@ -33,6 +33,11 @@ _OUTCOME_UNKNOWN_TEXT = (
 class _PendingCall:
     call_id: str
     call_seq: int | None = None
+    question: str | None = None  # the approval without whose yes it does not begin
+
+    @property
+    def may_have_run(self) -> bool:
+        return self.call_seq is not None and self.question is None
 
 
 class Closers:
@@ -63,7 +68,10 @@ class Closers:
 
     def snapshot(self) -> JsonObject:
         """What `restore` needs to go on from here, as JSON. The time is not in it: the state has it."""
-        pending = [[call.call_id, call.call_seq] for call in self._pending]
+        pending = [
+            [call.call_id, call.call_seq, *([] if call.question is None else [call.question])]
+            for call in self._pending
+        ]
         return {"turn": self._turn, "step": self._step, "pending": pending}
 
     @staticmethod
@@ -74,10 +82,10 @@ class Closers:
         """
         closers = Closers()
         closers._turn, closers._step, closers._time = snapshot["turn"], snapshot["step"], time
-        for call_id, call_seq in snapshot["pending"]:
-            closers._pending.append(_PendingCall(call_id, call_seq))
+        for call_id, call_seq, *question in snapshot["pending"]:
+            closers._pending.append(_PendingCall(call_id, call_seq, *question))
         numbers = [closers._turn, closers._step, *(call.call_seq for call in closers._pending)]
-        names = [call.call_id for call in closers._pending]
+        names = [name for call in closers._pending for name in (call.call_id, call.question or "")]
         if any(type(n) not in (int, type(None)) for n in numbers) or any(type(n) is not str for n in names):
             raise EventRefused("not the snapshot of an open turn")
         return closers
@@ -101,7 +109,7 @@ class Closers:
         return tuple(events)
 
     def _result(self, call: _PendingCall, where: JsonObject, seq: int) -> Event:
-        started = call.call_seq is not None
+        started = call.may_have_run
         block = {
             "type": "tool-result",
             "toolCallId": call.call_id,
@@ -149,6 +157,17 @@ class Closers:
                 call.call_seq = event.seq
                 return
 
+    def _on_asked(self, event: Event) -> None:
+        calls = [c for c in self._pending if c.call_id == event.data.get("callId") and c.call_seq is not None]
+        if len(calls) == 1:  # of two with one id nobody can tell which of them waits
+            calls[0].question = event.data["id"]
+
+    def _on_decided(self, event: Event) -> None:
+        # A call that changes something begins only when the log with this event is durable.
+        for call in self._pending:
+            if call.question == event.data["id"] and event.data.get("outcome") == "allowed-once":
+                call.question = None
+
     def _on_tool_result(self, event: Event) -> None:
         if isinstance(event.surface_op, Replace):
             return  # a pruned result stands in for one that was given before
@@ -166,5 +185,7 @@ _OBSERVERS: dict[str, Callable[[Closers, Event], None]] = {
     "step/end": Closers._on_step_end,
     "assistant/message": Closers._on_assistant_message,
     "tool/call": Closers._on_tool_call,
+    "approval/asked": Closers._on_asked,
+    "approval/decided": Closers._on_decided,
     "tool/result": Closers._on_tool_result,
 }

@@ -25,7 +25,7 @@ from dsh_actors.core.messages import (
     ToolSource,
     user_message,
 )
-from dsh_actors.core.text import JsonObject, shorten
+from dsh_actors.core.text import JsonObject, json_fault, shorten
 from dsh_actors.core.turn_env import TurnSink
 from dsh_actors.core.turn_io import (
     Call,
@@ -252,7 +252,7 @@ def parse_call(block: ToolCallBlock) -> Call:
             value = json.loads(value, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         return Call(
-            block.id, block.name, None, f"the arguments are not valid JSON: {shorten(str(error), 200)}"
+            block.id, block.name, None, f"the arguments are not valid JSON: {shorten(json_fault(error), 200)}"
         )
     if not isinstance(value, dict):
         return Call(

@@ -16,6 +16,7 @@ __all__ = [
     "clean_text",
     "decode_output",
     "is_well_formed",
+    "json_fault",
     "require_lossless",
     "shape_fault",
     "shorten",
@@ -38,6 +39,18 @@ def shape_fault(error: Exception) -> str:
         return f"{error.args[0]!r} is missing"
     if isinstance(error, TypeError | AttributeError | IndexError):
         return "a member has another form than it should"
+    return str(error)
+
+
+def json_fault(error: Exception) -> str:
+    """Why a text could not be read as JSON: in words for whoever wrote it, not in those of the reader."""
+    match error:
+        case RecursionError():
+            return "it is nested too deeply"
+        case UnicodeDecodeError():
+            return f"it is not UTF-8 (byte {error.start + 1})"
+        case ValueError() if "integer string conversion" in str(error):
+            return "a number has too many digits"
     return str(error)
 
 

@@ -26,16 +26,24 @@ DEFAULT_PAGE = 100
 _WAIT_SLICE_S = 2.0
 """How long a waiting request goes without looking whether its client is still there."""
 
+_CENTURY_S = 3e9
 _LOOK_S = 0.05
 """The shortest wait, which tells what is over from what is not."""
 
 _AGENT = s.ref("AgentInfo")
 _STATE = Parameter("state", {"type": "string", "enum": [*s.STATES[:-1]]}, "only those in this state")
 _AFTER_ID = Parameter("after", {"type": "string"}, "behind this id")
-_LIMIT = Parameter("limit", {"type": "integer"}, f"at most so many, 1 to {MAX_PAGE}")
-_TIMEOUT = Parameter("timeout", {"type": "number"}, "seconds to wait; without it no end")
-_AFTER_SEQ = Parameter("after", {"type": "integer"}, "behind this event; -1, the default, is all of them")
+_LIMIT = Parameter(
+    "limit", {"type": "integer", "minimum": 1, "maximum": MAX_PAGE}, f"at most so many, 1 to {MAX_PAGE}"
+)
+_TIMEOUT = Parameter("timeout", {"type": "number", "minimum": 0}, "seconds to wait; without it no end")
+_AFTER_SEQ = Parameter(
+    "after", {"type": "integer", "minimum": -1}, "behind this event; -1, the default, is all of them"
+)
 _FOLLOW = Parameter("follow", {"type": "boolean"}, "0: end after the replay")
+_LAST_SEQ = Parameter(
+    "Last-Event-ID", {"type": "string", "pattern": "^[0-9]{0,18}$"}, "go on behind this event", "header"
+)
 _LAST_ID = Parameter("Last-Event-ID", {"type": "string"}, "go on behind this event", "header")
 
 
@@ -132,7 +140,7 @@ class Api:
             ),
             Route(
                 "GET", f"{path}/events", "agentEvents", "Its log, replayed and then live.",
-                self._agent_events, media=EVENT_STREAM, query=(_AFTER_SEQ, _FOLLOW, _LAST_ID), errors=(404,),
+                self._agent_events, media=EVENT_STREAM, query=(_AFTER_SEQ, _FOLLOW, _LAST_SEQ), errors=(404,),
             ),
             Route(
                 "GET", f"{path}/wait", "waitForAgent", "Wait until it owes nothing.", self._wait_for_one,
@@ -251,7 +259,8 @@ class Api:
         """The ends that are known, and whether nothing is owed: who was asked nothing has no end."""
         if timeout is not None and timeout < 0:
             raise Refusal(400, "BAD_REQUEST", f"a timeout is 0 or more seconds, not {timeout:g}")
-        give_up = None if timeout is None else time.monotonic() + timeout
+        # A whole number may be larger than any time; what is beyond a century has no end either.
+        give_up = None if timeout is None or timeout > _CENTURY_S else time.monotonic() + timeout
         while True:
             began = time.monotonic()
             left = _WAIT_SLICE_S if give_up is None else min(_WAIT_SLICE_S, give_up - began)
@@ -280,3 +289,6 @@ def _streaming(stream: Any) -> Reply:
 def _require_addressable(*names: str | None) -> None:
     if any(name is not None and "/" in name for name in names):
         raise Refusal(400, "INVALID_ID", "an agent whose id has a slash could not be addressed here")
+    if any(name in (".", "..") for name in names):
+        # A client takes such a step out of the path before it asks.
+        raise Refusal(400, "INVALID_ID", "an agent whose id is . or .. could not be addressed here")

@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl
 import bottle
 
 from dsh_actors import errors
+from dsh_actors.core.text import json_fault
 from dsh_actors.daemon.access import Access
 from dsh_actors.daemon.approvals_desk import ApprovalNotFound
 from dsh_actors.daemon.page import page_policy
@@ -153,7 +154,7 @@ def _parameter_value(parameter: Parameter, text: str) -> Any:
     value: Any = text
     if kind == "integer" and re.fullmatch(r"-?\d{1,18}", text, re.ASCII):
         value = int(text)
-    elif kind == "number" and re.fullmatch(r"-?\d{1,12}(\.\d{1,9})?", text, re.ASCII):
+    elif kind == "number" and re.fullmatch(r"-?\d{1,18}(\.\d{1,18})?(e[+-]?\d{1,2})?", text, re.ASCII | re.I):
         value = float(text)
     elif kind == "boolean":
         value = {"1": True, "true": True, "0": False, "false": False}.get(text, text)
@@ -217,7 +218,7 @@ def _too_large() -> Refusal:
 def _reason(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg} at character {error.pos}"
-    return "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else "it is nested too deeply"
+    return json_fault(error)
 
 
 # --- errors ---------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ let watching = null, view = null;
 
 function showFacts(info) {
   write($("title"), titleOf(info));
-  document.title = `${titleOf(info)} · dsh`;
+  document.title = `${visible(titleOf(info))} · dsh`;
   const facts = [
     ["state", make("span", `chip ${stateOf(info)}`, stateOf(info))],
     ["doing", doingOf(info)],
@@ -131,7 +131,7 @@ class StreamView {
     const chunk = data.chunk || {};
     if (chunk.type !== "text-delta") return;
     if (!this.live) this.live = this.add(make("div", "reply live"));
-    this.live.append(chunk.text);
+    this.live.append(visible(chunk.text));
   }
 
   endLive() {

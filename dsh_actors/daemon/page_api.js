@@ -103,15 +103,21 @@ async function readEvents(body, take) {
 }
 
 // Nothing that came from an agent is ever markup: elements are made here, and their text is text.
+// Controls, and what turns the direction of writing around, would show another text than there is.
+const UNSEEN = /\r(?!\n)|[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]/g;
+const visible = (text) => String(text ?? "").replace(UNSEEN, (each) => `\\u${each.codePointAt(0).toString(16).padStart(4, "0")}`);
+
 function make(tag, name, ...inside) {
   const element = document.createElement(tag);
   if (name) element.className = name;
-  element.append(...inside.filter((each) => each !== null && each !== undefined));
+  const given = inside.filter((each) => each !== null && each !== undefined);
+  element.append(...given.map((each) => (each instanceof Node ? each : visible(each))));
   return element;
 }
 
 function write(element, text) {
-  if (element.textContent !== text) element.textContent = text;
+  const shown = visible(text);
+  if (element.textContent !== shown) element.textContent = shown;
 }
 
 // Puts an element before `place` unless it stands there: moved, it would lose the focus. The place behind it.

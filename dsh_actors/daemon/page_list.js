@@ -108,7 +108,7 @@ function fill(row, info) {
     write(row.doing, doingOf(info));
     write(row.tokens, shortCount(info.tokens));
     write(row.cost, costOf(info));
-    row.link.title = `${titleOf(info)}\n${info.cwd || ""}\n${info.model || ""}`;
+    row.link.title = visible(`${titleOf(info)}\n${info.cwd || ""}\n${info.model || ""}`);
   }
   write(row.age, span(Date.now() - info.created));
   if (info.id === chosen) row.link.setAttribute("aria-current", "true");

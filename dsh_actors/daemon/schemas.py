@@ -66,7 +66,7 @@ _LIMITS = _object(
 _TASK = _object(
     {},
     {
-        "id": _said({"oneOf": [TEXT, WHOLE]}, "a name of your own for it"),
+        "id": _said({"oneOf": [TEXT, WHOLE]}, "the task's name in a batch; an agent's id is session_id"),
         "prompt": _said(TEXT, "the first message; without one the agent waits for messages"),
         "model": _said(TEXT, "PROVIDER/MODEL"),
         "cwd": _said(TEXT, "the directory to work in, absolute"),
@@ -167,7 +167,7 @@ COMPONENTS: dict[str, JsonObject] = {
         }
     ),
     "Message": _object(
-        {"text": TEXT},
+        {"text": _said(TEXT, "not blank")},
         {
             "how": {
                 "type": "string",
@@ -179,10 +179,20 @@ COMPONENTS: dict[str, JsonObject] = {
     ),
     "Delivered": _object({"message_id": TEXT}),
     "Cancel": _object({}, {"keep_inbox": FLAG}),
-    "Fork": _object({}, {"at_seq": WHOLE, "session_id": TEXT, "prompt": TEXT}),
+    "Fork": _object(
+        {},
+        {
+            "at_seq": _said(WHOLE, "the last event that is copied, where no turn is under way"),
+            "session_id": TEXT,
+            "prompt": TEXT,
+        },
+    ),
     "RunEnd": _RUN_END,
     "Waited": _object({"done": FLAG, "end": _or_null(ref("RunEnd"))}),
-    "Wait": _object({"ids": TEXTS}, {"any": FLAG, "timeout_s": _said(NUMBER, "seconds; without it no end")}),
+    "Wait": _object(
+        {"ids": _said(TEXTS, "one at least")},
+        {"any": FLAG, "timeout_s": _said(NUMBER, "0 or more seconds; without it no end")},
+    ),
     "WaitedAll": _object({"done": FLAG, "ends": _said(ANY_OBJECT, "a RunEnd or null for each id")}),
     "Approval": _APPROVAL,
     "Approvals": _object({"approvals": {"type": "array", "items": ref("Approval")}}),

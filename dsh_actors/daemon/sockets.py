@@ -82,7 +82,8 @@ def _clear(path: str, address: str) -> None:
                 raise
             # Its queue is full: somebody listens, and is busy.
     raise SessionBusy(
-        f"a daemon listens at {path} already", hint="talk to that one, or name another with --socket"
+        f"a daemon listens at {path} already",
+        hint="talk to that one; another needs a DSH_HOME of its own, and a --socket where one is named",
     )
 
 

@@ -34,6 +34,7 @@ def test_every_line_has_a_result_and_a_bad_one_hurts_nobody(dsh: Dsh) -> None:
         {"id": "blank", "prompt": " \n"},
         on("other"),
         on("late"),
+        b'{"prompt": ' + b"9" * 5_000 + b"}",
     )
     done = dsh.call("batch", *MODEL, tasks)
     assert done.code == 1 and ONE_LINE.match(done.err), done.err
@@ -44,15 +45,16 @@ def test_every_line_has_a_result_and_a_bad_one_hurts_nobody(dsh: Dsh) -> None:
         14: "too",
     }
     bad = {number: line for number, line in lines.items() if line["exit_code"]}
-    assert sorted(bad) == [2, 4, 5, 6, 7, 8, 9, 10, 11, 12]
+    assert sorted(bad) == [2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 15]
     assert {line["exit_code"] for line in bad.values()} == {2}
     assert {line["session_id"] for line in bad.values()} == {None}
     assert "did you mean prompt?" in bad[4]["message"] and bad[4]["id"] == "typo"
     assert "UTF-8" in bad[5]["message"]
     assert "line 1" in bad[8]["message"]
     assert "64 MiB" in bad[9]["message"]
+    assert "nested" in bad[11]["message"] and "too many digits" in bad[15]["message"]
     end = summary(done)
-    assert end["counts"] == {"completed": 3, "usage": 10} and end["tasks"] == 13
+    assert end["counts"] == {"completed": 3, "usage": 11} and end["tasks"] == 14
     assert end["usage"]["input"] == 300 and end["exit_code"] == 1
     assert len(dsh.requests()) == 3
 

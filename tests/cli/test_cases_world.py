@@ -139,6 +139,21 @@ def test_a_home_that_is_not_utf8_is_refused(dsh: Dsh) -> None:
         assert result.code == 2 and ONE_LINE.match(result.err) and "not UTF-8" in result.err
 
 
+def test_only_a_command_that_has_the_option_advises_to_do_without_a_home(dsh: Dsh, tmp_path: Path) -> None:
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text('{"prompt": "x"}\n')
+    for has_it, arguments in (
+        (True, ("run", "-m", dsh.model, "x")),
+        (True, ("batch", "-m", dsh.model, str(tasks))),
+        (False, ("serve",)),
+        (False, ("session", "ls")),
+        (False, ("session", "import", str(tasks))),
+    ):
+        result = dsh.call(*arguments, env={"DSH_HOME": "/dev/null/home"})
+        assert result.code == 2 and ONE_LINE.match(result.err), result.err
+        assert "set DSH_HOME" in result.err and ("--ephemeral" in result.err) is has_it, result.err
+
+
 # --- rules that match nothing ---------------------------------------------------------------------
 
 

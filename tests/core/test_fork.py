@@ -112,6 +112,7 @@ def test_the_boundary_just_behind_the_end_is_refused():
     log = two_turns().log
     assert refusal(log, len(log)).code == "INVALID_BOUNDARY"
     assert refusal(iter(log), len(log)).code == "INVALID_BOUNDARY"
+    assert refusal(log, 10**300).code == "INVALID_BOUNDARY"
 
 
 def test_an_empty_session_has_an_empty_child():

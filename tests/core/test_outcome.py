@@ -119,7 +119,13 @@ def test_a_provider_failure_names_status_and_attempts() -> None:
     assert (end.reason, end.exit_code, end.error) == ("provider_error", 1, failure)
     line = end.error_line()
     assert line is not None and line.startswith("dsh: failed: ") and line.endswith("(session s1)")
-    assert "500" in line and "3 attempts" in line
+    assert "500" in line and "3 attempts" in line and "wait" not in line
+
+
+def test_a_failure_tells_how_long_the_server_asked_to_wait() -> None:
+    failure = {"message": "slow down", "code": "RATE_LIMIT", "status": 429, "providerRetryAfterMs": 7_200_000}
+    end = run(TURN, STEP, STEP_END, ended("error", error=failure))
+    assert "the server asks to wait 7,200 s" in (end.error_line() or "")
 
 
 @pytest.mark.parametrize(

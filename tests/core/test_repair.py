@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -55,6 +56,12 @@ class Log:
         message = {"id": f"m{len(self.events)}", "role": "user", "content": [block], "source": source}
         return self.add("tool/result", {"turn": 1, "step": 1, "message": message}, surface_op=op)
 
+    def asked(self, call_id: str) -> Log:
+        return self.add("approval/asked", {"id": f"q-{call_id}", "toolName": "bash", "callId": call_id})
+
+    def decided(self, call_id: str, outcome: str) -> Log:
+        return self.add("approval/decided", {"id": f"q-{call_id}", "outcome": outcome})
+
 
 def closing(events: list[Event]) -> tuple[Event, ...]:
     closers = Closers()
@@ -107,6 +114,35 @@ def test_the_texts_match_the_cause() -> None:
     )
     assert "outcome is unknown" in unknown and "not started" not in unknown
     assert "not started" in not_started and "unknown" not in not_started
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"),
+    [
+        (None, "TOOL_NOT_STARTED"),
+        ("rejected", "TOOL_NOT_STARTED"),
+        ("cancelled", "TOOL_NOT_STARTED"),
+        ("allowed-once", "TOOL_OUTCOME_UNKNOWN"),
+    ],
+)
+def test_a_call_that_waited_for_a_yes_was_not_started(outcome: str | None, code: str) -> None:
+    log = Log().turn(1).step(1).reply("a", "b").call("a").call("b").asked("b")
+    if outcome is not None:
+        log.decided("b", outcome)
+    other, asked = closing(log.events)[:2]
+    assert other.data["error"]["code"] == "TOOL_OUTCOME_UNKNOWN"
+    assert asked.data["error"]["code"] == code
+    assert asked.source_event_seqs == (4,)
+    closers = Closers()
+    for event in log.events:
+        closers.observe(event)
+        closers = Closers.restore(json.loads(json.dumps(closers.snapshot())), event.time)
+    assert closers.closing_events(len(log.events)) == closing(log.events)
+
+
+def test_of_two_calls_with_one_id_neither_passes_for_not_started_because_one_is_asked_for() -> None:
+    log = Log().turn(1).step(1).reply("a", "a").call("a").call("a").asked("a")
+    assert [e.data["error"]["code"] for e in closing(log.events)[:2]] == ["TOOL_OUTCOME_UNKNOWN"] * 2
 
 
 def test_a_call_of_a_step_that_ended_is_not_answered() -> None:

@@ -780,12 +780,20 @@ def test_storage_that_breaks_while_idle_is_told():
     assert [n.payload["error"]["code"] for n in driver.notices] == ["STORAGE_FULL"]
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 50_000])
-def test_arguments_nested_without_end_are_an_error_result_and_the_log_folds_again(text):
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("[" * 100_000, "it is nested too deeply"),
+        ('{"a":' * 50_000, "it is nested too deeply"),
+        ('{"a": ' + "9" * 5_000 + "}", "a number has too many digits"),
+    ],
+)
+def test_arguments_that_cannot_be_read_are_an_error_result_and_the_log_folds_again(text, fault):
     driver = MachineDriver()
     driver.deliver("hello")
     driver.reply(*call_chunks(("bash", text)))
-    driver.run_tool("Error: the arguments are not valid JSON", is_error=True)
+    effect = driver.run_tool("Error: the arguments are not valid JSON", is_error=True)
+    assert effect.call.problem == f"the arguments are not valid JSON: {fault}"
     driver.reply(*text_chunks("ok"))
     assert MachineDriver(log=driver.log).machine.state.fingerprint() == driver.machine.state.fingerprint()
 

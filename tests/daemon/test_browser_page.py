@@ -143,7 +143,9 @@ def test_an_agent_appears_asks_and_goes_on_when_it_is_allowed(
 
 
 def test_a_call_that_is_denied_is_not_made(page: Page | None, model_server: ModelServer) -> None:
-    model_server.script(C("bash", {"command": "touch refused.txt"}), T("As you like."))
+    turned = "touch refused.txt # \u202eoh\x1b[2J \u2066x"
+    seen = "touch refused.txt # \\u202eoh\\u001b[2J \\u2066x"
+    model_server.script(C("bash", {"command": turned}), T(f"As you {turned}."))
     if page is None:
         assert "Deny" in status_page()
         return
@@ -151,11 +153,14 @@ def test_a_call_that_is_denied_is_not_made(page: Page | None, model_server: Mode
     page.sees("#list a", "touch it")
     page.browser.run(click("#list a", "touch it"))
     page.sees("#stream summary", "asking")
+    page.sees("#stream summary", seen)
+    page.sees(".question pre", seen)  # who decides sees the characters in the order that a shell does
     page.browser.run(click(".question button", "Deny"))
     page.misses("#questions")
     assert page.answer(agent_id)["reason"] == "denied"
     page.sees("#stream summary", "denied")
     page.sees("#stream .banner", "Turn 1 is complete")
+    page.sees("#stream .reply", seen)
     assert not (page.served.dsh.cwd / "refused.txt").exists()
     page.assert_sound()
 

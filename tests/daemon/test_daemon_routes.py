@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import socket
 
 import pytest
@@ -52,6 +53,29 @@ def test_the_description_of_a_task_has_the_keys_that_a_task_has():
     assert set(COMPONENTS["TaskSpec"]["properties"]["limits"]["properties"]) >= set(task_spec._LIMITS)
 
 
+def test_the_description_tells_the_bounds_that_are_held(stage):
+    paths = stage.client.description["paths"]
+
+    def of(path):
+        return {each["name"]: each["schema"] for each in paths[path]["get"]["parameters"]}
+
+    limit = of("/v1/agents")["limit"]
+    assert stage.client.get(f"/v1/agents?limit={limit['maximum']}").status == 200
+    for wrong in (limit["minimum"] - 1, limit["maximum"] + 1):
+        assert stage.client.get(f"/v1/agents?limit={wrong}").status == 400
+    after = of("/v1/agents/{id}/events")["after"]["minimum"]
+    assert stage.client.get(f"/v1/agents/a/events?follow=0&after={after - 1}").status == 400
+    assert re.search(of("/v1/agents/{id}/events")["Last-Event-ID"]["pattern"], "x") is None
+    assert of("/v1/agents/{id}/wait")["timeout"]["minimum"] == 0
+    assert stage.client.get("/v1/agents/a/wait?timeout=1e-2").status == 200
+
+
+def test_a_number_of_too_many_digits_is_called_that(stage):
+    raw = b'{"limits": {"max_steps": ' + b"9" * 5000 + b"}}"
+    answer = stage.client.ask("POST", "/v1/agents", None, raw=raw)
+    assert answer.code == "BAD_JSON" and "too many digits" in answer.json["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("method", "path", "options", "status", "code"),
     [
@@ -79,6 +103,9 @@ def test_the_description_of_a_task_has_the_keys_that_a_task_has():
         ("POST", "/v1/agents", {"body": {"promt": "x"}}, 400, "USAGE"),
         ("POST", "/v1/agents", {"body": {"prompt": ""}}, 400, "USAGE"),
         ("POST", "/v1/agents", {"body": {"session_id": "a/b"}}, 400, "INVALID_ID"),
+        ("POST", "/v1/agents", {"body": {"session_id": ".."}}, 400, "INVALID_ID"),
+        ("POST", "/v1/agents", {"body": {"resume": "."}}, 400, "INVALID_ID"),
+        ("POST", "/v1/agents/a/fork", {"body": {"session_id": ".."}}, 400, "INVALID_ID"),
         ("POST", "/v1/agents/a/messages", {"body": {"text": 1}}, 400, "BAD_REQUEST"),
         ("POST", "/v1/agents/a/messages", {"body": {"text": "x", "how": "shout"}}, 400, "BAD_REQUEST"),
         ("POST", "/v1/agents/a/messages", {"body": {"text": "x", "loud": True}}, 400, "BAD_REQUEST"),
@@ -203,6 +230,12 @@ def test_an_agent_that_owes_nothing_is_done_at_once(stage):
         "done": True,
         "ends": {"a": None},
     }
+
+
+def test_a_wait_of_any_length_is_a_wait(stage):
+    for length in (0, 1e300, 10**400):
+        answer = stage.client.ask("POST", "/v1/wait", {"ids": ["a"], "timeout_s": length})
+        assert (answer.status, answer.json["done"]) == (200, True)
 
 
 def test_while_it_stops_only_health_is_answered(stage):

@@ -303,8 +303,9 @@ def test_a_run_that_a_stop_cut_goes_on_in_the_next_daemon(place):
 
 def test_one_daemon_has_a_home_and_the_next_one_is_told_so(place, tmp_path):
     first = place.start()
-    with pytest.raises(SessionBusy, match="listens at"):
+    with pytest.raises(SessionBusy, match="listens at") as told:
         place.start()
+    assert told.value.hint and "DSH_HOME" in told.value.hint  # another socket alone would not do
     with pytest.raises(SessionBusy, match="in use by pid"):
         place.start(socket=str(tmp_path / "elsewhere"))
     assert not (tmp_path / "elsewhere").exists()

@@ -287,7 +287,7 @@ def storm(folder: Path, seed: int, *, max_restarts: int = 10**9, **trouble: floa
     """A `Storm` whose actors may be killed as often as it likes, or ``max_restarts`` times a minute."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(restarts, "MAX_RESTARTS", max_restarts)
-        patch.setattr(harness_module, "open_storage", _bad_storage)
+        patch.setattr(harness_module, "open_storage", bad_storage)
         world = Storm(folder, seed, **trouble)
         try:
             yield world
@@ -296,6 +296,6 @@ def storm(folder: Path, seed: int, *, max_restarts: int = 10**9, **trouble: floa
             world.harness.close()
 
 
-def _bad_storage(config: Any, clock_ms: Callable[[], int]) -> BadDisk:
+def bad_storage(config: Any, clock_ms: Callable[[], int]) -> BadDisk:
     # A clock of its own: the other one breaks.
     return BadDisk(str(Path(config.require_home()) / "sessions"), "the storm", SystemClock().now_ms)

@@ -119,7 +119,7 @@ def check(arguments: RunArguments) -> None:
 
 
 def prepare(arguments: RunArguments, prompt: Prompt) -> tuple[Config, RunPlan]:
-    """What the run is to be, from everything that is read for it. Raises what `settle` and `make_plan` raise."""
+    """What the run is to be, from all that is read for it. Raises what `settle` and `make_plan` raise."""
     config, session, at_seq, model = settle(arguments, has_images=bool(prompt.images))
     return config, make_plan(arguments, prompt, config, session, at_seq, model)
 

@@ -30,7 +30,7 @@ from dsh_actors.daemon.waits import Wait
 from dsh_actors.daemon.waking import awake, create
 from dsh_actors.errors import SessionExists, UsageError
 from dsh_actors.runtime.files import run_native
-from dsh_actors.runtime.memory import share_heap
+from dsh_actors.runtime.memory import settle_memory
 from dsh_actors.task_spec import TaskSpec, fork_point
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Host:
 
         Raises `SessionBusy` where another daemon serves this home, `StorageError`.
         """
-        share_heap()
+        settle_memory()
         prepare_home(self._config.require_home())
         run_native(self._registry.open)
         run_native(self._registry.settle)

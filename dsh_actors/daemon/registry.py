@@ -60,6 +60,9 @@ class AgentRow:
     run_ms: int
 
 
+_SMALL_CACHE = "PRAGMA cache_size = -256"
+"""In KiB: rows are looked up one by one, and the system keeps the file in memory anyway."""
+
 _COLUMNS = tuple(each.name for each in fields(AgentRow))
 _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM agents"
 _MARKS = ", ".join("?" * (len(_COLUMNS) + 1))
@@ -117,6 +120,7 @@ class Registry:
     def write(self, changes: Iterable[Change]) -> None:
         """All or nothing, durable on return. Raises `StorageFull` or `StorageError`."""
         with self._file.writing() as database:
+            database.execute(_SMALL_CACHE)
             for change in changes:
                 if change.values is None:
                     database.execute("DELETE FROM agents WHERE id = ?", (change.id,))
@@ -155,5 +159,6 @@ class Registry:
         with self._file.reading() as database:
             if database is None:
                 return []
+            database.execute(_SMALL_CACHE)
             database.text_factory = str  # a call of ours for each text would be half of a long list's time
             return database.execute(text, values).fetchall()

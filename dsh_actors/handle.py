@@ -77,10 +77,12 @@ class AgentRef:
         """Give a task and wait until nothing is owed; the outcome as `dsh run` would judge it.
 
         After ``timeout`` seconds the turn is cancelled and the outcome's reason is ``timeout``. Raises
-        `ActorGone` if the agent is gone.
+        `ActorGone` if the agent is gone, `UsageError` for a blank prompt.
         """
         if self._scope.closed:
             raise ActorGone(f"there is no agent {self.id}")
+        if timeout is not None and type(timeout) not in (int, float):
+            raise UsageError(f"timeout is a number of seconds, not {timeout!r}")
         fold, began = OutcomeFold(self._links.price_of), time.monotonic()
         undo = self._scope.observe("session/event", fold.apply)
         try:
@@ -221,7 +223,14 @@ class AgentRef:
                 return False
 
     def _deliver(self, text: str | Message, target: Target, *, wake: bool) -> MessageId:
-        message = text if isinstance(text, Message) else user_message(_new_id("msg"), clean_text(text))
+        if isinstance(text, Message):
+            message = text
+        elif not isinstance(text, str):
+            raise UsageError(f"a message is a text or a Message, not {text!r:.100}")
+        elif not text.strip():
+            raise UsageError("the message is blank")
+        else:
+            message = user_message(_new_id("msg"), clean_text(text))
         self._ask(io.Deliver(self._redactor.message(message), target, wake))
         return message.id
 

@@ -33,7 +33,7 @@ from dsh_actors.core.budget import Budget
 from dsh_actors.core.events import Event, SessionHeader
 from dsh_actors.core.ids import SessionId, dated_session_id
 from dsh_actors.core.messages import ImageBlock
-from dsh_actors.core.options import AgentOptions
+from dsh_actors.core.options import AgentOptions, require_sound
 from dsh_actors.core.prompt import PERSONA
 from dsh_actors.core.redaction import Redactor
 from dsh_actors.core.scope import Scope
@@ -299,6 +299,7 @@ class Harness:
 
     def _check(self, options: AgentOptions, *, has_model: bool = False) -> None:
         """Refuse what cannot work. ``has_model``: an empty name of a model is a wrong one."""
+        require_sound(options)
         if options.schema is not None:
             from dsh_actors.adapters.answer_desk import require_schema  # most agents answer in words
 

@@ -143,6 +143,7 @@ class Run:
         handle = self.handle
         if handle is None:
             return
+        self._harness.work.quieten(handle.id)
         handle.cancel({"kind": "hook", "reason": why} if why in ("timeout", "deadline") else {"kind": "user"})
         # What it started does not hold a stopped run open: it has the same time to end.
         self._abandoned = self._going_on(handle)
@@ -247,6 +248,7 @@ class Run:
     def _dispose(self, handle: AgentHandle) -> None:
         self._abandoned = self._abandoned or self._going_on(handle)
         # What ends from here on begins no other turn.
+        self._harness.work.quieten(handle.id)
         self._harness.work.cancel_all(handle.id)
         left = _DISPOSE_S if self._give_up_at is None else max(0.5, self._give_up_at - time.monotonic())
         try:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Literal, TypeVar, overload
 
 from dsh_actors.core.messages import Message
-from dsh_actors.core.options import AgentOptions, Limits
+from dsh_actors.core.options import AgentOptions, Limits, require_sound
 from dsh_actors.core.outcome import RunEnd
 from dsh_actors.errors import HarnessError, UsageError
 from dsh_actors.harness import AgentHandle, Harness
@@ -101,7 +101,7 @@ def options(**changes: Any) -> AgentOptions:
     """The options of an agent: those given to `dsh script`, with ``changes`` (see `AgentOptions`).
 
     A relative ``cwd`` begins at the directory of the script's agents; lists may be given for tuples. Raises
-    `UsageError` for a name that is no option.
+    `UsageError` for a name that is no option, and for a value of a wrong kind.
     """
     here = _here()
     for name in changes:
@@ -112,9 +112,10 @@ def options(**changes: Any) -> AgentOptions:
                 hint=f"did you mean {near[0]!r}?" if near else f"options are: {', '.join(sorted(_NAMES))}",
             )
     values: dict[str, Any] = {name: tuple(v) if type(v) is list else v for name, v in changes.items()}
-    if "cwd" in values:
-        values["cwd"] = os.path.normpath(os.path.join(here.defaults.cwd, values["cwd"]))
     made = replace(here.defaults, **values)
+    require_sound(made)
+    if "cwd" in values:
+        made = replace(made, cwd=os.path.normpath(os.path.join(here.defaults.cwd, made.cwd)))
     if here.ends is None:
         return made
     left = max(0.0, here.ends - time.monotonic())

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from dsh_actors import scripting
 from dsh_actors.config import load_config
 from dsh_actors.core.budget import Budget
 from dsh_actors.core.options import AgentOptions, Limits
+from dsh_actors.core.policy import ApprovalPolicy
 from dsh_actors.errors import SubagentError, UsageError
 from dsh_actors.harness import Harness
 from dsh_actors.runtime.tasks import live_tasks
@@ -112,3 +115,54 @@ def test_wrong_words_are_refused(harness: Harness) -> None:
         scripting.gather("x", concurrency=0)
     with pytest.raises(UsageError, match="on_error"):
         scripting.gather("x", on_error="ignore")  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sandbox": "requir"},
+        {"policy": "read-only"},
+        {"policy": ApprovalPolicy("readonly")},  # type: ignore[arg-type]  # as an untyped program writes it
+        {"tools": "read"},
+        {"deny_tools": "write"},
+        {"tools": [3]},
+        {"add_dirs": "/tmp"},
+        {"model": None},
+        {"cwd": 5},
+        {"system_prompt": 5},
+        {"session_id": 5},
+        {"ephemeral": "no"},
+        {"max_output": "5"},
+        {"schema_retries": -1},
+        {"limits": {"max_steps": 1}},
+        {"limits": Limits(max_steps="3")},  # type: ignore[arg-type]
+        {"limits": Limits(timeout_s=float("nan"))},
+        {"limits": Limits(max_depth=None)},  # type: ignore[arg-type]
+    ],
+    ids=repr,
+)
+def test_an_option_of_a_wrong_kind_is_refused_before_there_is_an_agent(
+    harness: Harness, changes: dict[str, Any]
+) -> None:
+    (name,) = changes
+    with pytest.raises(UsageError, match=name):
+        scripting.spawn("x", **changes)
+    with pytest.raises(UsageError, match=name):
+        harness.create(replace(scripting.options(), **changes))
+    assert harness.agents() == []
+
+
+@pytest.mark.parametrize("prompt", ["", " \n", None, b"x", 3])
+def test_what_says_nothing_reaches_no_model(harness: Harness, prompt: Any) -> None:
+    with scripting.create() as agent:
+        for tell in (agent.run, agent.followup, agent.steer, agent.inject):
+            with pytest.raises(UsageError, match="message"):
+                tell(prompt)
+        assert agent.status().status == "idle"
+
+
+def test_a_timeout_in_words_is_refused_before_the_agent_works(harness: Harness) -> None:
+    with scripting.create() as agent:
+        with pytest.raises(UsageError, match="number of seconds"):
+            agent.run("x", "5m")  # type: ignore[arg-type]
+        assert [event.type for event in agent.events(follow=False)] == []

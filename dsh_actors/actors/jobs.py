@@ -266,7 +266,9 @@ class AgentJobs:
             return  # somebody read it meanwhile
         job.is_reported = True
         text = notice_text(job.peek(), job.limit)
-        if not is_idle:
+        if self._ground.work.is_quiet(self._owner):
+            self._deliver([job.id], text, "next-step", wake=False)
+        elif not is_idle:
             # Should its turn be just over, the notice begins another.
             self._deliver([job.id], text, "next-step", wake=True)
         elif self._budget.may_wake(len(self._ground.work.of(self._owner)) > 1):

@@ -38,6 +38,7 @@ class OwnedWork:
     def __init__(self) -> None:
         self._items: dict[SessionId, list[WorkItem]] = {}
         self._ending: set[SessionId] = set()
+        self._quiet: set[SessionId] = set()
         self._changed = threading.Condition()
 
     def add(
@@ -77,6 +78,13 @@ class OwnedWork:
         with self._changed:
             return self._changed.wait_for(is_one_over, timeout_s)
 
+    def quieten(self, owner: SessionId) -> None:
+        """The owner is stopped: the end of what it has started sets it to work no more, until `forget`."""
+        self._quiet.add(owner)
+
+    def is_quiet(self, owner: SessionId) -> bool:
+        return owner in self._quiet or owner in self._ending
+
     def cancel_all(self, owner: SessionId) -> None:
         """Begin to end everything of an owner, newest first; returns at once."""
         for item in reversed(self.of(owner)):
@@ -106,3 +114,4 @@ class OwnedWork:
     def forget(self, owner: SessionId) -> None:
         """The owner is gone; an agent of the same session may come."""
         self._ending.discard(owner)
+        self._quiet.discard(owner)

@@ -30,12 +30,12 @@ def for_terminal(text: str) -> str:
 def write_atomically(path: str, data: bytes | Iterable[bytes]) -> None:
     """Put ``data`` in the place of the file at once: a reader sees the old or the new, never a part.
 
-    A path that exists and is no regular file (``/dev/stderr``, a pipe) is written to. Raises OSError.
+    A path that exists and is no regular file (``/dev/stderr``, a pipe) is written to; only the calling
+    greenlet waits for its reader, so that signals and deadlines can end that. Raises OSError.
     """
     pieces = (data,) if isinstance(data, bytes) else data
     if os.path.lexists(path) and not os.path.isfile(path):
-        with open(path, "wb") as target:
-            target.writelines(pieces)
+        _write_special(path, pieces)
         return
     target_path = os.path.realpath(path)
     handle, temporary = tempfile.mkstemp(prefix=".dsh-", dir=os.path.dirname(target_path) or ".")
@@ -50,6 +50,19 @@ def write_atomically(path: str, data: bytes | Iterable[bytes]) -> None:
         # Also on a signal: no half-written file stays behind.
         os.unlink(temporary)
         raise
+
+
+def _write_special(path: str, pieces: Iterable[bytes]) -> None:
+    from dsh_actors.runtime.files import run_native  # few commands need it
+
+    descriptor = run_native(os.open, path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    try:
+        for piece in pieces:
+            left = memoryview(piece)
+            while left:
+                left = left[run_native(os.write, descriptor, left) :]
+    finally:
+        os.close(descriptor)
 
 
 def _umask() -> int:

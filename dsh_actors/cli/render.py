@@ -21,6 +21,7 @@ from dsh_actors.core.outcome import RunEnd
 from dsh_actors.core.text import clean_text
 from dsh_actors.errors import UsageError, is_disk_full
 from dsh_actors.runtime.output import Writer
+from dsh_actors.runtime.tasks import TaskEnd, start_task
 
 __all__ = ["SCHEMA_VERSION", "RunOutput"]
 
@@ -146,6 +147,7 @@ class RunOutput:
 
     def last_words(self, end: RunEnd) -> None:
         """What can be written of an end that is forced; waits for nobody."""
+        self.give_up_at = time.monotonic()
         self._write_files(end)
         # A line in the middle of another one would be none: what waits in the queue is lost.
         if self._arguments.json_lines and not self._is_ended and not self._stdout.queued_bytes:
@@ -202,10 +204,27 @@ class RunOutput:
 
     def _write_file(self, end: RunEnd, path: str, data: bytes) -> RunEnd:
         try:
-            write_atomically(path, data)
+            is_written = self._is_written(path, data)
         except OSError as error:
             return self._changed(end, _reason_of(error), f"cannot write {path}: {error.strerror}")
+        if not is_written and self.stopped_by is not None:
+            message = f"stopped by {self.stopped_by} before {path} was read"
+            return replace(self._changed(end, "interrupted", message), signal=self.stopped_by)
         return end
+
+    def _is_written(self, path: str, data: bytes) -> bool:
+        """A pipe's reader is waited for like that of standard output. Raises OSError."""
+        if not os.path.lexists(path) or os.path.isfile(path):
+            write_atomically(path, data)
+            return True
+        ends: list[TaskEnd[None]] = []
+        writing = start_task(lambda _token: write_atomically(path, data), ends.append, name="output/file")
+        while not writing.join(_FORCED_PATIENCE_S):
+            if self.give_up_at is not None and time.monotonic() > self.give_up_at:
+                return False
+        if ends[0].error is not None:
+            raise ends[0].error
+        return True
 
     def cut_short(self, end: RunEnd) -> RunEnd:
         """The end of a run whose output is left behind because of a signal."""

@@ -56,12 +56,14 @@ def run(**options: Any) -> int:
             stdin_max_bytes=arguments.stdin_max_bytes,
             stdin_timeout_s=arguments.stdin_timeout,
         )
-        # From here on a signal ends the run with its last words; until now it ended the process.
+        config, plan = prepare(arguments, prompt)
+        # From here on a signal ends the run with its last words; until now, while files are read that may
+        # keep their reader waiting, it ended the process.
         signals = SignalWatch(simple_exit=arguments.simple_exit)
         signals.on_second = lambda: output.last_words(
             not_started(Stopped(signals.name or "SIGTERM"), arguments)
         )
-        end = execute(arguments, prompt, output, signals, started)
+        end = execute(arguments, config, plan, output, signals, started)
     except (Exception, KeyboardInterrupt) as error:
         # A user's mistake, or a fault of ours: either way the run has an end that can be read.
         show_traceback(error)
@@ -116,15 +118,24 @@ def check(arguments: RunArguments) -> None:
             chosen_session_id(name)
 
 
+def prepare(arguments: RunArguments, prompt: Prompt) -> tuple[Config, RunPlan]:
+    """What the run is to be, from all that is read for it. Raises what `settle` and `make_plan` raise."""
+    config, session, at_seq, model = settle(arguments, has_images=bool(prompt.images))
+    return config, make_plan(arguments, prompt, config, session, at_seq, model)
+
+
 def execute(
-    arguments: RunArguments, prompt: Prompt, output: RunOutput, signals: SignalWatch, started: float
+    arguments: RunArguments,
+    config: Config,
+    plan: RunPlan,
+    output: RunOutput,
+    signals: SignalWatch,
+    started: float,
 ) -> RunEnd:
     """Open the harness, run, close it. Raises what kept the run from starting."""
     from dsh_actors.cli.driver import RunDriver
     from dsh_actors.harness import Harness
 
-    config, session, at_seq, model = settle(arguments, has_images=bool(prompt.images))
-    plan = make_plan(arguments, prompt, config, session, at_seq, model)
     # A copy that shall not be kept is still made of a session on the disk.
     harness = Harness.open(config, ephemeral=arguments.ephemeral and arguments.fork is None)
     end: RunEnd | None = None

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dsh_actors.core.options import TITLE_MODES
+from dsh_actors.core.options import SANDBOX_MODES, TITLE_MODES
 from dsh_actors.core.text import is_well_formed
 from dsh_actors.errors import ConfigError
 
@@ -188,7 +188,7 @@ KEYS: tuple[Key, ...] = (
         "text",
         "auto",
         "whether commands run in a sandbox",
-        choices=("auto", "require", "off"),
+        choices=SANDBOX_MODES,
         project=False,
     ),
     Key("approval.fail_on_denied", "flag", True, "a denied call makes the run exit 6", project=False),

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 from dsh_actors.core.events import SessionHeader
 from dsh_actors.core.ids import SessionId
-from dsh_actors.core.policy import ApprovalPolicy
+from dsh_actors.core.policy import POLICY_MODES, ApprovalPolicy
 from dsh_actors.core.text import JsonObject
+from dsh_actors.errors import UsageError
 
 __all__ = [
     "DEFAULT_CONCURRENCY",
     "DEFAULT_SCHEMA_RETRIES",
     "GRACE_S",
+    "SANDBOX_MODES",
     "TITLE_MODES",
     "AgentOptions",
     "LimitBase",
     "Limits",
     "TitlePolicy",
+    "require_sound",
 ]
 
 DEFAULT_CONCURRENCY = 256
@@ -28,6 +34,9 @@ DEFAULT_SCHEMA_RETRIES = 2
 
 GRACE_S = 5.5
 """From the wish to stop a run to its end: children have 5 s after TERM, the rest is for the last words."""
+
+SANDBOX_MODES = ("auto", "require", "off")
+"""Whether commands run in a sandbox: where one works, always, never."""
 
 TITLE_MODES = ("fallback", "first-prompt", "all-prompts")
 """Where titles come from: the first words, a model asked once, or a model asked at each prompt."""
@@ -133,3 +142,57 @@ class AgentOptions:
             delegation_depth=self.depth,
             agent_preset=self.preset,
         )
+
+
+_TEXTS = ("model", "cwd")
+_MAYBE_TEXTS = ("session_id", "reasoning", "system_prompt", "append_system_prompt", "preset", "parent")
+_NAMES = ("tools", "deny_tools", "add_dirs")
+_MAYBE_NONE = ("max_steps", "max_tool_calls", "max_tokens", "max_cost", "timeout_s", "deadline_s")
+_SECONDS_OR_MONEY = ("max_cost", "timeout_s", "deadline_s", "tool_timeout_s")
+
+
+def require_sound(options: AgentOptions) -> None:
+    """Refuse values of a wrong kind, which a program may give: they would fail late, or mean too much.
+
+    Raises `UsageError` that names the first one.
+    """
+    for problem in _faults(options):
+        raise UsageError(problem)
+
+
+def _faults(options: AgentOptions) -> Iterator[str]:
+    for name in (*_TEXTS, *_MAYBE_TEXTS):
+        value = getattr(options, name)
+        if not isinstance(value, str) and (value is not None or name in _TEXTS):
+            yield f"{name} is a text, not {value!r}"
+    for name in _NAMES:
+        names: Any = getattr(options, name)
+        if names is None and name == "tools":
+            continue
+        if not isinstance(names, tuple | list | set | frozenset) or not all(type(n) is str for n in names):
+            yield f"{name} is a list of texts, not {names!r}"
+    if options.sandbox not in SANDBOX_MODES:
+        yield f"sandbox is one of {', '.join(SANDBOX_MODES)}, not {options.sandbox!r}"
+    if not isinstance(options.policy, ApprovalPolicy) or options.policy.mode not in POLICY_MODES:
+        yield f"policy is an ApprovalPolicy, as ApprovalPolicy('read-only'), not {options.policy!r}"
+    if type(options.ephemeral) is not bool:
+        yield f"ephemeral is True or False, not {options.ephemeral!r}"
+    if type(options.schema_retries) is not int or options.schema_retries < 0:
+        yield f"schema_retries is a whole number from 0 on, not {options.schema_retries!r}"
+    if options.max_output is not None and (type(options.max_output) is not int or options.max_output < 1):
+        yield f"max_output is a whole number from 1 on, not {options.max_output!r}"
+    if not isinstance(options.limits, Limits):
+        yield f"limits are Limits, not {options.limits!r}"
+        return
+    yield from _limit_faults(options.limits)
+
+
+def _limit_faults(limits: Limits) -> Iterator[str]:
+    for each in fields(limits):
+        value = getattr(limits, each.name)
+        if value is None and each.name in _MAYBE_NONE:
+            continue
+        is_real = each.name in _SECONDS_OR_MONEY
+        if type(value) is int or (is_real and type(value) is float and not math.isnan(value)):
+            continue
+        yield f"limits: {each.name} is {'a number' if is_real else 'a whole number'}, not {value!r}"

@@ -10,13 +10,14 @@ import posixpath
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from dsh_actors.core.globs import has_magic, nearest, path_glob, text_glob
 from dsh_actors.core.shell_words import CommandPart, command_parts
 from dsh_actors.errors import ConfigError
 
 __all__ = [
+    "POLICY_MODES",
     "POLICY_NAMES",
     "ApprovalPolicy",
     "Decision",
@@ -28,6 +29,7 @@ __all__ = [
 ]
 
 PolicyMode = Literal["workspace", "read-only", "all", "rules"]
+POLICY_MODES: tuple[PolicyMode, ...] = get_args(PolicyMode)
 Verdict = Literal["allow", "deny", "ask"]
 
 POLICY_NAMES = ("workspace", "read-only", "all")
@@ -60,7 +62,10 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalPolicy:
-    """``rules`` and ``default`` count in mode ``rules`` only; ``name`` is the rule file's, for messages."""
+    """``mode`` is one of `POLICY_MODES`; ``rules`` and ``default`` count in mode ``rules`` only.
+
+    ``name`` is the rule file's, for messages.
+    """
 
     mode: PolicyMode = "workspace"
     rules: tuple[Rule, ...] = ()

@@ -241,6 +241,7 @@ class ChildRun:
     def _cancel(self, handle: AgentHandle) -> None:
         """From the top down: first it, then what it has started."""
         is_late = self._stopper.token.reason == "timeout"
+        self.plan.work.quieten(self.id)
         handle.cancel({"kind": "hook", "reason": "timeout"} if is_late else {"kind": "parent"})
         for item in self.plan.work.of(self.id):
             item.cancel()

@@ -242,7 +242,8 @@ class Launcher:
                 limit = self._ground.config.tools.output_limit_bytes
                 message = words.notice(run.id, plan.label, end, limit)
                 # Below something that is ending nobody sets to work again.
-                (ref.inject if self._roster.is_stopping(entry.id) else ref.steer)(message)
+                is_ending = self._roster.is_stopping(entry.id) or self._links.work.is_quiet(entry.id)
+                (ref.inject if is_ending else ref.steer)(message)
         except HarnessError as error:
             LOGGER.warning("agent %s was not told of %s: %s", entry.id, run.id, error_chain(error))
 

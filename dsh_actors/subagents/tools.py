@@ -66,8 +66,7 @@ def _agent(service: Subagents, caller: SessionId, arguments: JsonObject, context
     from dsh_actors.subagents.request import DEFAULT_TIMEOUT_S, ChildRequest
     from dsh_actors.subagents.words import tool_answer
 
-    if not arguments["prompt"].strip():
-        raise ToolError("the prompt is blank", code="INVALID_ARGS")
+    _require_words(arguments, "prompt")
     preset = arguments.get("preset")
     is_outside = preset in service.outside
     request = ChildRequest(
@@ -95,6 +94,7 @@ def _agent(service: Subagents, caller: SessionId, arguments: JsonObject, context
 
 
 def _send(service: Subagents, caller: SessionId, arguments: JsonObject, _context: ToolContext) -> ToolOutput:
+    _require_words(arguments, "message")
     state = service.followup(caller, arguments["id"], arguments["message"])
     return ToolOutput(
         "It was told, and goes on." if state == "ready" else f"It was told, and is {state} already."
@@ -126,6 +126,11 @@ def _wait(service: Subagents, caller: SessionId, arguments: JsonObject, context:
         return ToolOutput("None of them is at work.")
     lines = (f"{child}: {'at work' if end is None else end.reason}" for child, end in ends.items())
     return ToolOutput("\n".join(lines))
+
+
+def _require_words(arguments: JsonObject, name: str) -> None:
+    if not arguments[name].strip():
+        raise ToolError(f"the {name} is blank", code="INVALID_ARGS")
 
 
 def _seconds(arguments: JsonObject) -> float | None:

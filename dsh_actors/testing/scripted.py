@@ -18,6 +18,8 @@ Any entry may carry ``"usage"`` ({"input", "output", "cache_read", "cache_write"
 from __future__ import annotations
 
 import json
+import os
+import stat
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -195,7 +197,11 @@ def _decode(body: bytes) -> ModelRequest:
 
 def _read_script(path: str) -> list[JsonObject]:
     try:
-        with open(path, encoding="utf-8") as file:
+        # It is read while agents work: nothing may keep the reader waiting.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, encoding="utf-8") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise UsageError(f"the script {path} is not a regular file", code="UNKNOWN_MODEL")
             data = json.load(file)
     except OSError as error:
         raise UsageError(

@@ -1,6 +1,6 @@
-"""The soak of a daemon: clients create, tell, cancel, fork and dispose of agents at random, and leave their events
-without a word, while actors die and the disk refuses. Afterwards every session is read, and what each client
-put together of the events is what the log says.
+"""The soak of a daemon: clients create, tell, cancel, fork and dispose of agents at random, and leave their
+events without a word, while actors die and the disk refuses. Afterwards every session is read, and what each
+client put together of the events is what the log says.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ its parent had pending is not inherited (`core/state.py` folds no inbox change o
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -38,7 +39,7 @@ def find_seed(session_id: SessionId, events: Iterable[Event], at_seq: int | None
     length, last_closed, open_since = 0, None, None
     last: Event | None = None
     rest = iter(events)
-    for last in rest if at_seq is None else islice(rest, at_seq + 1):
+    for last in rest if at_seq is None else islice(rest, min(at_seq + 1, sys.maxsize)):
         length = last.seq + 1
         if last.type == "turn/start":
             open_since = last.seq

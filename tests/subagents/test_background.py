@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import queue
 import shutil
+import threading
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -427,6 +429,39 @@ def test_a_race_of_messages_with_the_end_of_an_agent_loses_none(troupe: Troupe) 
     assert agent.when_done(PATIENCE_S)
     assert sorted(said(troupe, child)[1:]) == sorted(f"m{number};" for number in range(30))
     assert all(text_of(message) for request in troupe.script.requests for message in request.messages[:1])
+
+
+def test_many_messages_at_the_moment_of_its_end_bring_an_agent_back_once(
+    troupe: Troupe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    troupe.play(delegate("task", background=True), {"text": "waiting"}, {"for": "task", **HELD})
+    agent, service = troupe.agent(), troupe.harness.subagents
+    agent.followup("go")
+    child = began(troupe)
+    run = service._roster.runs[child]
+    settle, wait, said_so, entered = run.plan.settle, run.wait_until_released, [], []
+    gate = threading.Event()
+
+    def settle_late(*told: object) -> None:
+        gate.wait(PATIENCE_S)
+        settle(*told)
+
+    monkeypatch.setattr(run, "plan", replace(run.plan, settle=settle_late))
+    monkeypatch.setattr(run, "wait_until_released", lambda: (entered.append(1), wait()))
+    troupe.play({"for": "task", "text": "one"}, {"for": "and", "text": "two"}, {"for": "so", "text": "three"})
+    troupe.held.go.put("go")
+    until(lambda: run.state == "over")
+    for text in ("and", "so"):
+        say = partial(service.followup, agent.id, child, text)
+        start_task(lambda _token, say=say: say(), said_so.append, name="say")
+    until(lambda: len(entered) == 2)
+    gate.set()
+    until(lambda: len(said_so) == 2)
+    assert [end.error for end in said_so] == [None, None]
+    assert agent.when_done(PATIENCE_S)
+    assert {"and", "so"} <= {text.rpartition("\n")[2] for text in said(troupe, child)}
+    lives = [event for event in troupe.of("subagent/started") if event.data["id"] == child]
+    assert len(lives) == 2, "its first life, and one for both messages"
 
 
 def test_one_that_goes_on_still_answers_in_its_form(troupe: Troupe) -> None:

@@ -26,8 +26,8 @@ DEFAULT_PAGE = 100
 _WAIT_SLICE_S = 2.0
 """How long a waiting request goes without looking whether its client is still there."""
 
-_LOOK_S = 0.05
-"""The shortest wait, which tells what is over from what is not."""
+_LONGEST_WAIT_S = 1e9
+"""Longer waits are cut to it: nobody lives so long, and a number of any size may be asked for."""
 
 _AGENT = s.ref("AgentInfo")
 _STATE = Parameter("state", {"type": "string", "enum": [*s.STATES[:-1]]}, "only those in this state")
@@ -250,18 +250,15 @@ class Api:
     ) -> tuple[Mapping[str, RunEnd | None], bool]:
         """The ends that are known, and whether nothing is owed: who was asked nothing has no end."""
         if timeout is not None and timeout < 0:
-            raise Refusal(400, "BAD_REQUEST", f"a timeout is 0 or more seconds, not {timeout:g}")
-        give_up = None if timeout is None else time.monotonic() + timeout
+            raise Refusal(400, "BAD_REQUEST", "a timeout is 0 or more seconds")
+        give_up = None if timeout is None else time.monotonic() + min(timeout, _LONGEST_WAIT_S)
         while True:
-            began = time.monotonic()
-            left = _WAIT_SLICE_S if give_up is None else min(_WAIT_SLICE_S, give_up - began)
-            ends = self._host.wait(ids, any_of, max(_LOOK_S, left))
-            # Before its time is up, only the end of what it waits for ends a wait.
-            is_over = time.monotonic() - began < max(_LOOK_S, left)
-            if is_over or seen.is_gone() or self._is_stopping():
+            left = _WAIT_SLICE_S if give_up is None else min(_WAIT_SLICE_S, give_up - time.monotonic())
+            ends = self._host.wait(ids, any_of, max(0.0, left))
+            is_over = (any if any_of else all)(name in ends for name in ids)
+            is_late = give_up is not None and time.monotonic() >= give_up
+            if is_over or is_late or seen.is_gone() or self._is_stopping():
                 return ends, is_over
-            if give_up is not None and time.monotonic() >= give_up:
-                return ends, False
 
     def _decide(self, call: Call) -> Reply:
         return Reply(self._desk.decide(call.ids["id"], call.body["decision"]))
@@ -278,5 +275,6 @@ def _streaming(stream: Any) -> Reply:
 
 
 def _require_addressable(*names: str | None) -> None:
-    if any(name is not None and "/" in name for name in names):
-        raise Refusal(400, "INVALID_ID", "an agent whose id has a slash could not be addressed here")
+    if any(name is not None and ("/" in name or name in (".", "..")) for name in names):
+        words = "an agent whose id is . or .. or has a slash could not be addressed here"
+        raise Refusal(400, "INVALID_ID", words)

@@ -217,7 +217,9 @@ def _too_large() -> Refusal:
 def _reason(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg} at character {error.pos}"
-    return "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else "it is nested too deeply"
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8"
+    return "it is nested too deeply" if isinstance(error, RecursionError) else "a number is too long"
 
 
 # --- errors ---------------------------------------------------------------------------------------

@@ -46,7 +46,8 @@ class LiveBooks(Protocol):
 class LiveAgent:
     """``row`` is what stays when it sleeps. ``fold`` is there while a run is not over.
 
-    ``pins`` counts who needs it awake. ``going`` is set by whoever puts it to sleep or disposes of it.
+    ``pins`` counts who needs it awake. ``going`` is set by whoever puts it to sleep or disposes of it,
+    ``is_watched`` while a task waits for what it has started.
     """
 
     __slots__ = (
@@ -57,6 +58,7 @@ class LiveAgent:
         "going",
         "handle",
         "is_running",
+        "is_watched",
         "limits",
         "next_seq",
         "pins",
@@ -81,7 +83,7 @@ class LiveAgent:
         self.began = 0.0
         self.next_seq = 0
         self.pins = 0
-        self.going = self.is_running = False
+        self.going = self.is_running = self.is_watched = False
 
     def setup(self, scope: Scope) -> None:
         """For `Harness.create` and its like."""

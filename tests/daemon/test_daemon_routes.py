@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import threading
 
 import pytest
 
@@ -78,7 +79,10 @@ def test_the_description_of_a_task_has_the_keys_that_a_task_has():
         ("POST", "/v1/agents", {"body": []}, 400, "USAGE"),
         ("POST", "/v1/agents", {"body": {"promt": "x"}}, 400, "USAGE"),
         ("POST", "/v1/agents", {"body": {"prompt": ""}}, 400, "USAGE"),
+        ("POST", "/v1/agents", {"raw": b"9" * 5_000}, 400, "BAD_JSON"),
         ("POST", "/v1/agents", {"body": {"session_id": "a/b"}}, 400, "INVALID_ID"),
+        ("POST", "/v1/agents", {"body": {"session_id": ".."}}, 400, "INVALID_ID"),
+        ("POST", "/v1/agents/a/fork", {"body": {"session_id": "."}}, 400, "INVALID_ID"),
         ("POST", "/v1/agents/a/messages", {"body": {"text": 1}}, 400, "BAD_REQUEST"),
         ("POST", "/v1/agents/a/messages", {"body": {"text": "x", "how": "shout"}}, 400, "BAD_REQUEST"),
         ("POST", "/v1/agents/a/messages", {"body": {"text": "x", "loud": True}}, 400, "BAD_REQUEST"),
@@ -203,6 +207,30 @@ def test_an_agent_that_owes_nothing_is_done_at_once(stage):
         "done": True,
         "ends": {"a": None},
     }
+
+
+def test_a_look_that_takes_long_still_tells_what_is_over(stage, monkeypatch):
+    wait = stage.host.wait
+
+    def slow(ids, any=False, timeout=None):
+        threading.Event().wait(0.1)
+        return wait(ids, any, timeout)
+
+    monkeypatch.setattr(stage.host, "wait", slow)
+    assert stage.client.get("/v1/agents/a/wait?timeout=0").json["done"] is True
+
+
+def test_who_is_not_done_in_time_is_told_so_however_early_the_wait_comes_back(stage, monkeypatch):
+    monkeypatch.setattr(stage.host, "wait", lambda ids, any=False, timeout=None: {})
+    assert stage.client.get("/v1/agents/a/wait?timeout=0.01").json == {"done": False, "end": None}
+    asked = {"ids": ["a"], "timeout_s": 0}
+    assert stage.client.post("/v1/wait", asked).json == {"done": False, "ends": {"a": None}}
+
+
+def test_a_timeout_may_be_any_number(stage):
+    assert stage.client.post("/v1/wait", {"ids": ["a"], "timeout_s": 10**400}).json["done"] is True
+    refused = stage.client.post("/v1/wait", {"ids": ["a"], "timeout_s": -(10**400)})
+    assert (refused.status, refused.code) == (400, "BAD_REQUEST")
 
 
 def test_while_it_stops_only_health_is_answered(stage):

@@ -243,12 +243,12 @@ class Api:
         found, is_over = self._wait(
             ids, any_of=any_of, timeout=call.body.get("timeout_s"), seen=call.connection
         )
-        return Reply({"done": is_over, "ends": {name: _end_of(found, name) for name in ids}})
+        return Reply({"done": is_over, "ends": {name: _end_of(found, name) for name in ids if name in found}})
 
     def _wait(
         self, ids: Sequence[str], *, any_of: bool, timeout: float | None, seen: Connection
     ) -> tuple[Mapping[str, RunEnd | None], bool]:
-        """The ends that are known, and whether nothing is owed: who was asked nothing has no end."""
+        """The ends of those that are done, None for who was asked nothing; and whether they are enough."""
         if timeout is not None and timeout < 0:
             raise Refusal(400, "BAD_REQUEST", "a timeout is 0 or more seconds")
         give_up = None if timeout is None else time.monotonic() + min(timeout, _LONGEST_WAIT_S)

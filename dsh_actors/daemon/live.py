@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dsh_actors.core.end_texts import warning_before
 from dsh_actors.core.events import Event
 from dsh_actors.core.options import LimitBase, Limits
 from dsh_actors.core.outcome import Circumstances, OutcomeFold, RunEnd, Tokens
@@ -26,9 +27,6 @@ __all__ = ["LiveAgent", "LiveBooks", "Subscriber", "info_of", "limit_base_of"]
 
 Subscriber = Callable[[Event], None]
 
-_WARNING_S = 300.0
-"""How long before its end a run is told of the deadline, or a quarter of it where that is less."""
-
 
 class LiveBooks(Protocol):
     """What a live agent tells its host. Everything returns at once."""
@@ -40,7 +38,7 @@ class LiveBooks(Protocol):
     def now_ms(self) -> int: ...
     def changed(self, live: LiveAgent) -> None: ...
     def stop_run(self, live: LiveAgent, why: str) -> None: ...
-    def warn_of_deadline(self, live: LiveAgent, seconds: int) -> None: ...
+    def warn_of_deadline(self, live: LiveAgent, left_s: float) -> None: ...
 
 
 class LiveAgent:
@@ -160,10 +158,9 @@ class LiveAgent:
             timers.append(after(limits.timeout_s - spent_s, lambda: self.books.stop_run(self, "timeout")))
         if limits.deadline_s is not None:
             end = limits.deadline_s
-            warn = max(end * 0.75, end - _WARNING_S)
+            warn = warning_before(end)
             if warn > spent_s:
-                left = round(end - warn)
-                timers.append(after(warn - spent_s, lambda: self.books.warn_of_deadline(self, left)))
+                timers.append(after(warn - spent_s, lambda: self.books.warn_of_deadline(self, end - warn)))
             timers.append(after(end - spent_s, lambda: self.books.stop_run(self, "deadline")))
         return timers
 

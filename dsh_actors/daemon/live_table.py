@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from dsh_actors.core.end_texts import deadline_text
 from dsh_actors.core.ids import SessionId
 from dsh_actors.core.options import AgentOptions
 from dsh_actors.core.outcome import OutcomeFold
@@ -116,13 +117,10 @@ class LiveTable:
 
         in_background(stop, f"daemon/{why} {live.row.id}")
 
-    def warn_of_deadline(self, live: LiveAgent, seconds: int) -> None:
-        text = (
-            f"The time for this run ends in about {seconds} seconds. Finish now: start nothing new and give "
-            "your final answer with what you have."
-        )
+    def warn_of_deadline(self, live: LiveAgent, left_s: float) -> None:
         if live.is_running:
-            in_background(partial(live.handle.inject, text), f"daemon/deadline {live.row.id}")
+            warn = partial(live.handle.inject, deadline_text(left_s))
+            in_background(warn, f"daemon/deadline {live.row.id}")
 
     # --- rows -------------------------------------------------------------------------------
 

@@ -68,10 +68,14 @@ class LineReading:
             self._take(name, line.number)
             if not (spec.prompt or "").strip():
                 raise UsageError(f"line {line.number}: there is no prompt")
+            asked = {key: each for key, each in value.items() if key != "id"}
+            digest = digest_of(asked, self._planner.identity(spec))
         except UsageError as error:
             return Task(line.number, name, raw_digest, fault=error)
-        asked = {key: each for key, each in value.items() if key != "id"}
-        digest = digest_of(asked, self._planner.identity(spec))
+        except RecursionError:
+            # What can just be read may be too deep to be written.
+            fault = UsageError(f"line {line.number} is nested too deeply")
+            return Task(line.number, name, raw_digest, fault=fault)
         return Task(line.number, name, digest, self._planner.with_defaults(spec))
 
     def _take(self, name: str, line: int) -> None:
@@ -98,7 +102,9 @@ def _parsed(line: Line) -> Any:
     except UnicodeDecodeError as error:
         raise UsageError(f"{where} is not UTF-8 (byte {error.start + 1})") from error
     except (ValueError, RecursionError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        if "set_int_max_str_digits" in reason:  # Python's own words are for programmers
+            reason = "a number is too long"
         raise UsageError(f"{where} is not JSON: {reason}") from error
 
 

@@ -47,6 +47,21 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_a_line_of_any_depth_is_a_task_or_has_a_fault(folder: Path) -> None:
+    planner, faults = planner_of(folder), []
+    for depth in range(700, 1_000):
+        raw = b'{"prompt":"x","schema":{"const":' + b"[" * depth + b"]" * depth + b"}}"
+        fault = LineReading(planner).task(Line(1, raw, None)).fault
+        faults += [] if fault is None else [fault.message]
+    assert faults, "the deepest can not be read"
+    assert all("nested too deeply" in message for message in faults)
+
+
+def test_a_number_that_is_too_long_is_a_fault_in_plain_words(folder: Path) -> None:
+    task = LineReading(planner_of(folder)).task(Line(3, b'{"id":' + b"9" * 5_000 + b"}", None))
+    assert task.fault is not None and task.fault.message == "line 3 is not JSON: a number is too long"
+
+
 def test_a_task_is_another_one_when_what_is_asked_for_changes(folder: Path) -> None:
     plain = task_of(planner_of(folder)).digest
     assert task_of(planner_of(folder), id="another name").digest == plain

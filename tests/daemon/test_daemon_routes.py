@@ -11,8 +11,11 @@ import pytest
 
 from dsh_actors import task_spec
 from dsh_actors.core.schema import check_schema
+from dsh_actors.daemon import http_app
 from dsh_actors.daemon.http_app import MAX_BODY_BYTES
 from dsh_actors.daemon.schemas import COMPONENTS, resolved
+from dsh_actors.errors import HostFull
+from dsh_actors.runtime.tasks import start_task
 from tests.daemon.http_kit import UnixConnection
 
 MINIMAL = {
@@ -137,6 +140,50 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_read(stage):
     connection.close()
 
 
+def chunked_request(stage):
+    connection = UnixConnection(stage.client.place)
+    connection.putrequest("POST", "/v1/agents/a/messages")
+    connection.putheader("Content-Type", "application/json")
+    connection.putheader("Transfer-Encoding", "chunked")
+    connection.endheaders()
+    return connection
+
+
+def test_a_body_in_chunks_is_no_way_around_the_limit(stage, monkeypatch):
+    monkeypatch.setattr(http_app, "MAX_BODY_BYTES", 1000)
+    connection = chunked_request(stage)
+    text = json.dumps({"text": "x" * 2000}).encode()
+    connection.send(b"%x\r\n%b\r\n0\r\n\r\n" % (len(text), text))
+    response = connection.getresponse()
+    assert (response.status, json.loads(response.read())["error"]["code"]) == (413, "BODY_TOO_LARGE")
+    connection.close()
+    assert stage.host.agents["a"].log == []
+
+
+def test_a_body_that_comes_a_byte_at_a_time_has_an_end(stage, monkeypatch):
+    monkeypatch.setattr(http_app, "_BODY_S", 0.2)
+    connection, is_answered = chunked_request(stage), threading.Event()
+
+    def drip(_token):
+        while not is_answered.wait(0.02):
+            connection.send(b"1\r\n \r\n")
+
+    start_task(drip, lambda _end: None, name="drip")
+    response = connection.getresponse()
+    is_answered.set()
+    assert (response.status, json.loads(response.read())["error"]["code"]) == (408, "TOO_SLOW")
+    connection.close()
+
+
+def test_a_full_daemon_says_when_to_come_again(stage, monkeypatch):
+    def full(_spec):
+        raise HostFull("no room", retry_after_s=7)
+
+    monkeypatch.setattr(stage.host, "create", full)
+    refused = stage.client.post("/v1/agents", {"prompt": "x"})
+    assert (refused.status, refused.headers["Retry-After"]) == (503, "7")
+
+
 def test_a_body_in_chunks_is_read_and_a_malformed_one_refused(stage):
     connection = UnixConnection(stage.client.place)
     headers = {"Content-Type": "application/json"}
@@ -144,10 +191,8 @@ def test_a_body_in_chunks_is_read_and_a_malformed_one_refused(stage):
     pieces = (text[at : at + 1000] for at in range(0, len(text), 1000))
     connection.request("POST", "/v1/agents/a/messages", pieces, headers, encode_chunked=True)
     assert connection.getresponse().read().startswith(b'{"message_id"')
-    connection.putrequest("POST", "/v1/agents/a/messages")
-    connection.putheader("Content-Type", "application/json")
-    connection.putheader("Transfer-Encoding", "chunked")
-    connection.endheaders()
+    connection.close()
+    connection = chunked_request(stage)
     connection.send(b"zz\r\nxx\r\n")
     response = connection.getresponse()
     assert response.status == 400 and "error" in json.loads(response.read())

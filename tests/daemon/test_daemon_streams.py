@@ -7,6 +7,7 @@ import os
 import random
 import resource
 import socket
+import threading
 import time
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from dsh_actors.core.events import Event
 from dsh_actors.daemon.feeds import Feed
 from dsh_actors.daemon.streams import Notice
+from dsh_actors.errors import StorageError
 from dsh_actors.runtime import wsgi
 from dsh_actors.runtime.tasks import start_task
 from tests.daemon.http_kit import EventReader, info, until
@@ -207,6 +209,41 @@ def test_the_streams_of_an_agent_end_with_it(stage):
     assert stage.client.ask("DELETE", "/v1/agents/a").status == 200
     assert list(reader) == []
     reader.leave()
+
+
+def test_a_stream_that_could_not_begin_keeps_no_later_one_from_hearing(stage, monkeypatch):
+    subscribe = stage.host.subscribe
+
+    def fail(*_arguments):
+        raise StorageError("the table cannot be read")
+
+    monkeypatch.setattr(stage.host, "subscribe", fail)
+    assert list(EventReader(stage.client, "/v1/agents/a/events")) == []
+    monkeypatch.setattr(stage.host, "subscribe", subscribe)
+    reader = EventReader(stage.client, "/v1/agents/a/events")
+    until(lambda: stage.host.agents["a"].hearers)
+    stage.host.record("a")
+    assert numbers(take(reader, 1)) == [0]
+    reader.leave()
+
+
+def test_readers_that_begin_at_the_same_time_all_hear_what_comes(stage, monkeypatch):
+    subscribe, gate, waiting = stage.host.subscribe, threading.Event(), []
+
+    def subscribe_late(*arguments):
+        waiting.append(1)
+        gate.wait(20)
+        return subscribe(*arguments)
+
+    monkeypatch.setattr(stage.host, "subscribe", subscribe_late)
+    readers = [EventReader(stage.client, "/v1/agents/a/events") for _ in range(2)]
+    until(lambda: len(waiting) == 2)
+    stage.host.record("a")  # before either of them listens, and so in the log that is read
+    gate.set()
+    assert [numbers(take(reader, 1)) for reader in readers] == [[0], [0]]
+    for reader in readers:
+        reader.leave()
+    until(lambda: not stage.host.agents["a"].hearers)
 
 
 def test_questions_are_told_to_those_who_come_later_too(stage):

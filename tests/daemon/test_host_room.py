@@ -210,6 +210,22 @@ def test_a_place_that_comes_free_while_somebody_looks_for_one_is_not_missed():
     assert room._waiting == []
 
 
+def test_an_agent_does_not_fall_asleep_while_a_message_to_it_is_made_durable(daemon, monkeypatch):
+    one = daemon.agent("hello")
+    daemon.end(one)
+    flush, slept = daemon.harness.flush, []
+
+    def press(agent_id):
+        slept.append(daemon.host._table.sleep_if_idle(agent_id, is_pressed=True))
+        flush(agent_id)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(daemon.harness, "flush", press)
+        daemon.host.deliver(one, "by the way", "inject")
+    assert slept == [False]
+    assert daemon.host._table.sleep_if_idle(one, is_pressed=True)
+
+
 def test_what_somebody_else_says_as_an_agent_falls_asleep_is_worked_on(daemon, monkeypatch):
     one = daemon.agent("first", model="manual/m")
     daemon.manual.next_stream().send(*answer("one"))

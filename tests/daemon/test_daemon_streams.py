@@ -211,6 +211,37 @@ def test_the_streams_of_an_agent_end_with_it(stage):
     reader.leave()
 
 
+def test_what_is_recorded_while_the_log_is_read_is_told_once(stage, monkeypatch):
+    stage.host.record("a", 2)
+    events, begun = stage.host.events, []
+
+    def events_and_more(agent_id, after=-1):
+        if not begun:
+            begun.append(1)
+            stage.host.record("a", 3)  # heard of live, and in the log by now
+        return events(agent_id, after)
+
+    monkeypatch.setattr(stage.host, "events", events_and_more)
+    reader = EventReader(stage.client, "/v1/agents/a/events")
+    first = take(reader, 5)
+    stage.host.record("a")
+    assert numbers(first + take(reader, 1)) == [0, 1, 2, 3, 4, 5]
+    reader.leave()
+
+
+def test_a_place_of_another_life_of_the_daemon_is_a_gap(stage):
+    reader = EventReader(stage.client, "/v1/events")
+    until(lambda: stage.streams.readers == 1)
+    for _ in range(3):
+        stage.streams.announce("a", Notice("agent", info("a")))
+    place = take(reader, 1)[0].id
+    reader.leave()
+    assert place.endswith("-0")
+    again = EventReader(stage.client, "/v1/events", "0" * 8 + "-0")
+    assert take(again, 1)[0].name == "gap"
+    again.leave()
+
+
 def test_a_stream_that_could_not_begin_keeps_no_later_one_from_hearing(stage, monkeypatch):
     subscribe = stage.host.subscribe
 
@@ -275,7 +306,7 @@ def test_what_happens_to_all_agents_is_told_in_order_and_once(stage):
     again.leave()
 
 
-@pytest.mark.parametrize("last_id", ["another-3", "x", "-", "1-1-1"])
+@pytest.mark.parametrize("last_id", ["another-3", "x", "-", "1-1-1", "1-" + "9" * 5_000])
 def test_a_place_that_is_not_known_is_a_gap(stage, last_id):
     reader = EventReader(stage.client, "/v1/events", last_id)
     assert take(reader, 1)[0].name == "gap"

@@ -256,6 +256,20 @@ def test_the_end_of_an_agent_that_is_disposed_of_is_told_to_who_waits(daemon):
     assert daemon.changes[-1].state == "disposed"
 
 
+def test_the_end_of_an_agent_that_something_else_ended_is_told_to_who_waits(daemon):
+    one = daemon.agent("work", model="manual/m")
+    daemon.manual.next_stream()
+    handle = daemon.host._table.live[one].handle
+
+    def end_it():
+        until(lambda: daemon.host._table.waits._by_id)
+        handle.dispose()
+
+    ends, _ = at_once(lambda: daemon.host.wait([one], timeout=20), end_it)
+    assert ends[one].reason == "internal"
+    assert daemon.host.get(one).state == "failed"
+
+
 def test_an_agent_that_is_disposed_of_with_a_full_disk_is_failed_until_that_is_repeated(daemon, monkeypatch):
     one = daemon.agent("work", model="manual/m")
     daemon.manual.next_stream()

@@ -45,11 +45,12 @@ class Run:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if _PROGRESS.fullmatch(line):
-                print(line, end="", flush=True)
-            else:
-                self.said.append(line)
+        with self._process.stdout as lines:
+            for line in lines:
+                if _PROGRESS.fullmatch(line):
+                    print(line, end="", flush=True)
+                else:
+                    self.said.append(line)
 
     def end(self, counts: Counter[str]) -> int:
         """Wait for it, show what it had to say, count its tests; its exit code."""
@@ -64,7 +65,7 @@ class Run:
 def main() -> int:
     began, counts = time.monotonic(), Counter[str]()
     with tempfile.TemporaryDirectory() as claims:
-        shared = ("--share", claims, "--ignore", BENCH, "-p", "no:cacheprovider")
+        shared = ("tests", f"--share={claims}", f"--ignore={BENCH}", "-p", "no:cacheprovider")
         runs = [Run(*shared) for _ in range(RUNS)]
         codes = [run.end(counts) for run in runs]
     codes.append(Run(BENCH).end(counts))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from itertools import groupby
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 _FOREIGN = ("DSH_", "DEEPSEEK_", "OPENAI_", "ANTHROPIC_", "XDG_")
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
-
-_CLAIMS = pytest.StashKey[dict[str, bool]]()
 
 settings.register_profile(
     "suite",
@@ -28,20 +28,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--share", metavar="DIR", help="run the files of tests that no other run claims in DIR")
 
 
-def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
-    """Pass over the tests of a file that another run has claimed."""
-    folder = item.config.getoption("--share")
-    if folder is None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """Run the tests of the files that no other run has claimed."""
+    folder = session.config.getoption("--share")
+    if folder is None or session.testsfailed or session.config.option.collectonly:
         return None
-    claims = item.config.stash.setdefault(_CLAIMS, {})
-    name = str(item.path.relative_to(item.config.rootpath)).replace("/", "+")
-    if name not in claims:
+    mine = claimed(session, folder)
+    item = next(mine, None)
+    while item is not None:
+        following = next(mine, None)
+        session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if session.shouldfail:
+            raise session.Failed(session.shouldfail)
+        if session.shouldstop:
+            raise session.Interrupted(session.shouldstop)
+        item = following
+    return True
+
+
+def claimed(session: pytest.Session, folder: str) -> Iterator[pytest.Item]:
+    """The tests of this run, file by file: whoever makes the folder of a file's name has it."""
+    for path, items in groupby(session.items, lambda item: item.path):
         try:
-            os.mkdir(os.path.join(folder, name))
-            claims[name] = True
+            os.mkdir(os.path.join(folder, str(path.relative_to(session.config.rootpath)).replace("/", "+")))
         except FileExistsError:
-            claims[name] = False
-    return None if claims[name] else True
+            continue
+        yield from items
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -31,7 +31,7 @@ from dsh_actors.daemon.waking import awake, create
 from dsh_actors.errors import HarnessError, SessionExists, UsageError, error_chain
 from dsh_actors.runtime.files import run_native
 from dsh_actors.runtime.log import LOGGER
-from dsh_actors.runtime.memory import share_heap
+from dsh_actors.runtime.memory import settle_memory
 from dsh_actors.task_spec import TaskSpec, chosen_session_id, fork_point
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Host:
 
         Raises `SessionBusy` where another daemon serves this home, `StorageError`.
         """
-        share_heap()
+        settle_memory()
         prepare_home(self._config.require_home())
         run_native(self._registry.open)
         run_native(self._registry.settle)

@@ -61,6 +61,9 @@ class AgentRow:
     run_ms: int
 
 
+_SMALL_CACHE = "PRAGMA cache_size = -256"
+"""In KiB: rows are looked up one by one, and the system keeps the file in memory anyway."""
+
 _MAX_INTEGER = 2**63 - 1
 _COLUMNS = tuple(each.name for each in fields(AgentRow))
 _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM agents"
@@ -131,6 +134,7 @@ class Registry:
         if self._lock is None:  # another process may have it by now
             raise StorageError("the table of agents is closed")
         with self._file.writing() as database:
+            database.execute(_SMALL_CACHE)
             for change in changes:
                 if change.values is None:
                     database.execute("DELETE FROM agents WHERE id = ?", (change.id,))
@@ -169,5 +173,6 @@ class Registry:
         with self._file.reading() as database:
             if database is None:
                 return []
+            database.execute(_SMALL_CACHE)
             database.text_factory = str  # a call of ours for each text would be half of a long list's time
             return database.execute(text, values).fetchall()

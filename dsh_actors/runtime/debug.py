@@ -11,6 +11,7 @@ from typing import Any
 
 import gevent
 import gevent.events
+import gevent.util
 
 from dsh_actors.runtime.actor import BaseActor, live_actors
 from dsh_actors.runtime.log import LOGGER, PYKKA_LOGGER
@@ -19,6 +20,8 @@ from dsh_actors.runtime.ref import Ref
 from dsh_actors.runtime.signals import on_signals
 
 __all__ = ["actor_tree", "install_blocking_detection", "install_sigusr1", "show_errors"]
+
+MAX_UNREAD_BYTES = 1 << 20
 
 
 def show_errors(handler: logging.Handler, level: int = logging.INFO) -> Callable[[], None]:
@@ -49,6 +52,9 @@ def install_blocking_detection(
     config.monitor_thread = True
     config.max_blocking_time = max_ms / 1000
     config.print_blocking_reports = report is None
+    # What greenlets keep to themselves may be a request with its token, or have no form outside of them;
+    # gevent has no switch for it.
+    gevent.util.GreenletTree._GreenletTree__render_locals = lambda _self, _tree: None
     subscribers: list[Any] = gevent.events.subscribers
 
     def on_event(event: Any) -> None:
@@ -112,13 +118,13 @@ def _condition(actor: BaseActor) -> str:
 def install_sigusr1() -> Callable[[], None]:
     """On SIGUSR1 write the actor tree and the number of greenlets to stderr. Returns the undo.
 
-    The writing is a native thread's: nobody waits for a reader that does not read, and what it has not
-    read yet is not written again.
+    The writing is a native thread's: nobody waits for a reader that does not read, and nothing more is
+    written for one that leaves much unread.
     """
     output = Writer(2)
 
     def show(_number: int) -> None:
-        if output.queued_bytes:
+        if output.queued_bytes > MAX_UNREAD_BYTES:
             return
         count = sum(isinstance(item, gevent.Greenlet) and not item.dead for item in gc.get_objects())
         output.write(f"{actor_tree() or 'no actors'}\n{count} greenlets\n".encode())

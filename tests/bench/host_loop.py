@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dsh_actors.closing import settle_index
 from dsh_actors.config import load_config
 from dsh_actors.daemon.host import Host
 from dsh_actors.daemon.kept_options import options_to_json
@@ -154,10 +155,15 @@ def run_day(
             hosting.finish([agent_id])
         hosting.host.dispose(agent_id)
 
+    def held() -> tuple[float, int]:
+        settle_index(hosting.harness._at.projector, PATIENCE_S)  # it is behind, and has the index open
+        hosting.host._table.writer.flush()
+        return _memory_mb(), _descriptors()
+
     _side_by_side(range(first), live)
-    early = (_memory_mb(), _descriptors())
+    early = held()
     _side_by_side(range(first, agents), live)
-    late = (_memory_mb(), _descriptors())
+    late = held()
     hosting.close()
     return {"early": early, "late": late}
 

@@ -228,6 +228,8 @@ class MemoryHost:
     def __init__(self, *names: str) -> None:
         self.agents = {name: StoredAgent(info(name)) for name in names}
         self.reads = 0
+        self.before_read: Callable[[], object] = lambda: None
+        self.after_read: Callable[[], object] = lambda: None
 
     def record(self, name: str, count: int = 1, *, stored: bool = True, text: str = "") -> None:
         agent = self.agents[name]
@@ -290,7 +292,9 @@ class MemoryHost:
     def events(self, agent_id: str, after: int = -1) -> Iterator[Event]:
         self.reads += 1
         agent = self._agent(agent_id)
+        self.before_read()
         yield from agent.log[max(after + 1, agent.lost_below) : agent.stored]
+        self.after_read()
 
     def subscribe(self, agent_id: str, callback: Callable[[Event], None]) -> Callable[[], None]:
         hearers = self._agent(agent_id).hearers

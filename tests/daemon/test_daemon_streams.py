@@ -82,6 +82,23 @@ def test_what_was_not_stored_yet_when_the_log_was_read_is_not_missed(stage):
     reader.leave()
 
 
+def test_what_happens_while_the_log_is_read_comes_once_and_at_once(stage):
+    def once(text):
+        left = [text]
+        return lambda: stage.host.record("a", text=left.pop()) if left else None
+
+    stage.host.record("a", 2)
+    stage.host.before_read = once("in the log too")
+    stage.host.after_read = once("behind the log")
+    reader = EventReader(stage.client, "/v1/agents/a/events")
+    events = take(reader, 4)
+    assert numbers(events) == [0, 1, 2, 3]
+    assert events[3].data["data"]["text"] == "behind the log"
+    stage.host.record("a")
+    assert numbers(take(reader, 1)) == [4]
+    reader.leave()
+
+
 def test_history_that_is_gone_is_one_gap(stage):
     stage.host.record("a", 6)
     stage.host.agents["a"].lost_below = 4

@@ -11,7 +11,9 @@ import time
 from typing import Any
 
 import gevent
+import gevent.event
 import pytest
+from gevent.local import local
 
 from dsh_actors.runtime.actor import BaseActor, start_actor
 from dsh_actors.runtime.debug import actor_tree, install_blocking_detection, install_sigusr1, show_errors
@@ -122,6 +124,33 @@ def test_code_that_holds_the_hub_is_reported_with_its_stack() -> None:
     count = len(reports)
     hold_for(0.06)
     assert len(reports) == count, "nothing is reported after the undo"
+
+
+class Secretive:
+    """Has a form in its own greenlet only, as the request of a web framework has."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("not here")
+
+
+def test_what_other_greenlets_keep_to_themselves_is_not_reported() -> None:
+    kept, over, reports = local(), gevent.event.Event(), []
+
+    def keep() -> None:
+        kept.value = Secretive()
+        over.wait()
+
+    keeper = gevent.spawn(keep)
+    gevent.sleep(0)
+    undo = install_blocking_detection(20, reports.append)
+    try:
+        give_up = time.monotonic() + WAIT_S
+        gevent.spawn(lambda: hold_the_hub(reports, give_up)).join()
+    finally:
+        undo()
+        over.set()
+        keeper.join()
+    assert "hold_the_hub" in reports[0] and "Greenlet Locals" not in reports[0]
 
 
 def hold_the_hub(reports: list[str], give_up: float) -> None:

@@ -62,11 +62,13 @@ class Troupe:
         self.script = ScriptedProvider([], name="scripted")
         self.events: list[Event] = []
         self.held = HeldTool()
+        self.answerer: Any = None
         self.harness = self.open()
 
     def open(self) -> Harness:
         config = load_config(env={"DSH_HOME": str(self.home)}, cwd=str(self.cwd))
-        harness = Harness.open(config, providers={self.model.name: self.model, "scripted": self.script})
+        providers = {self.model.name: self.model, "scripted": self.script}
+        harness = Harness.open(config, providers=providers, answerer=self.answerer)
         harness.scope.tool(self.held)
         return harness
 

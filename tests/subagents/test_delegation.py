@@ -308,6 +308,32 @@ def test_a_call_that_needs_an_answer_is_refused_where_nobody_gives_one(troupe: T
     assert end.reason == "completed" and end.answer == "no" and len(end.denied) == 1
 
 
+def test_where_somebody_answers_a_sub_agents_call_waits_for_the_answer(troupe: Troupe) -> None:
+    asked = []
+
+    class Answerer:
+        def ask(self, request, answer) -> None:
+            asked.append((request.owner, request.tool))
+            answer("allowed-once")
+
+        def withdraw(self, approval_id, outcome) -> None:
+            raise AssertionError("nobody withdrew it")
+
+    troupe.harness.close()
+    troupe.answerer = Answerer()
+    troupe.harness = troupe.open()
+    troupe.play(
+        delegate("one"),
+        {"text": "ok"},
+        {"for": "one", "calls": [call("write", path="f", content="x")]},
+        {"for": "one", "text": "done"},
+    )
+    rules = {"default": "ask", "rule": [{"tool": "agent", "decision": "allow"}]}
+    policy = ApprovalPolicy.from_toml(rules, "rules.toml")
+    assert troupe.agent(policy=policy).run("go", PATIENCE_S).completed
+    assert asked == [(troupe.children()[0], "write")] and (troupe.cwd / "f").read_text() == "x"
+
+
 def test_a_guard_of_the_parent_binds_what_is_below_it(troupe: Troupe) -> None:
     troupe.play(
         delegate("one"),

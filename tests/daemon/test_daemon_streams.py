@@ -398,6 +398,18 @@ def test_more_connections_than_there_is_room_for_are_told_so_and_the_others_go_o
     assert stage.client.get("/v1/health").status == 200
 
 
+def test_a_connection_that_asks_nothing_is_closed_at_once_at_the_end(stages):
+    stage = stages("a")
+    connection = stage.client.connect()
+    connection.request("GET", "/v1/health")
+    connection.getresponse().read()
+    assert stage.server.connections == 1
+    stage.server.stop_accepting()
+    connection.sock.settimeout(10.0)
+    assert connection.sock.recv(1) == b"", "nobody waits for its next request"
+    connection.close()
+
+
 def test_without_a_descriptor_left_clients_wait_and_nothing_is_printed(stage, capfd, monkeypatch):
     monkeypatch.setattr(wsgi, "_ACCEPT_PAUSE_S", 0.01)
     until(lambda: stage.server.connections == 0)

@@ -320,6 +320,24 @@ def test_its_files_are_for_its_owner_only(place):
     assert list(modes.values()) == [0o700, 0o600, 0o600]
 
 
+def test_a_directory_that_others_could_look_into_is_closed_to_them(place):
+    (place.home / "daemon").mkdir(parents=True)
+    (place.home / "daemon").chmod(0o755)
+    place.start()
+    assert stat.S_IMODE((place.home / "daemon").stat().st_mode) == 0o700
+
+
+def test_the_streams_of_an_agent_end_with_it_whoever_ended_it(place):
+    daemon = place.start()
+    client = place.client()
+    agent = place.create(client)
+    wait_for(client, agent)
+    reader = EventReader(client, f"/v1/agents/{agent}/events")
+    reader.until("turn/end")
+    daemon.host.dispose(agent)
+    assert [event.name for event in reader] == ["agent.disposed"]
+
+
 def test_the_socket_of_a_daemon_that_died_is_replaced(place):
     place.home.mkdir()
     (place.home / "daemon").mkdir()

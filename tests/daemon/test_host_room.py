@@ -83,6 +83,16 @@ def test_an_agent_falls_asleep_when_it_was_idle_for_long_enough(make_daemon):
     assert daemon.host.get(two).last_end["answer"] == "done"
 
 
+def test_one_that_may_not_sleep_keeps_no_other_awake(make_daemon):
+    daemon = make_daemon(idle_after_s=0.05)
+    one = daemon.agent("hello")
+    daemon.end(one)
+    daemon.host.deliver(one, "by the way", "inject")
+    two = daemon.agent("hello")
+    until(lambda: daemon.host.get(two).state == "asleep")
+    assert daemon.host.get(one).state == "idle"
+
+
 def test_open_questions_and_owned_work_keep_an_agent_awake(daemon):
     one = daemon.agent("hello")
     daemon.end(one)

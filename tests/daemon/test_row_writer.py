@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from dsh_actors.core.options import AgentOptions
+from dsh_actors.core.options import AgentOptions, LimitBase
+from dsh_actors.core.outcome import OutcomeFold, Tokens
 from dsh_actors.daemon.kept_options import options_from_json, options_to_json
+from dsh_actors.daemon.live import base_to_json, limit_base_of
 from dsh_actors.daemon.registry import AgentRow, Registry
 from dsh_actors.daemon.row_writer import RowWriter
 from dsh_actors.daemon.waking import _blank_row
@@ -95,6 +97,17 @@ def test_options_keep_the_name_of_a_directory_that_is_no_utf_8(writer, registry)
     options = AgentOptions("m", "/caf\udce9")
     writer.save(row_of("three"), options_to_json(options))
     assert options_from_json(run_native(registry.options, "three")).cwd == "/caf\udce9"
+
+
+def test_what_a_cut_run_has_cost_counts_though_the_row_is_older():
+    row = row_of("one")
+    row.base, row.cost = base_to_json(LimitBase(cost=0.25)), 0.25
+    cut = OutcomeFold()
+    assert limit_base_of(row).cost == 0.25
+    cut.add_child(Tokens(input=1), 0.5, "USD")
+    assert limit_base_of(row, cut).cost == 0.75
+    row.base = base_to_json(LimitBase(cost=1.0))
+    assert limit_base_of(row, cut).cost == 1.0, "the row was newer than that"
 
 
 def test_a_table_that_is_closed_takes_nothing_in(registry, writer):

@@ -203,11 +203,14 @@ def cost_with(before: float | None, fold: OutcomeFold) -> float | None:
 def limit_base_of(row: AgentRow, fold: OutcomeFold | None = None) -> LimitBase:
     """What the limits of an agent go on counting from; ``fold`` is of a run that was cut.
 
-    The log knows what such a run cost, and the row may be older.
+    The log knows what such a run cost, and the row may be older. What it cost is not known where the log does
+    not say, as everywhere.
     """
     base = LimitBase(*json.loads(row.base))
     if fold is None or base.cost is None:
         return base
+    if cost_with(0.0, fold) is None:
+        return replace(base, cost=None)
     spent = cost_with(row.cost, fold)
     return replace(base, cost=base.cost if spent is None else max(base.cost, spent))
 

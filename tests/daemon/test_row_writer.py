@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from dsh_actors.core.options import AgentOptions, LimitBase
-from dsh_actors.core.outcome import OutcomeFold, Tokens
+from dsh_actors.core.outcome import Tokens
 from dsh_actors.daemon.kept_options import options_from_json, options_to_json
 from dsh_actors.daemon.live import base_to_json, limit_base_of
 from dsh_actors.daemon.registry import AgentRow, Registry
@@ -102,12 +103,14 @@ def test_options_keep_the_name_of_a_directory_that_is_no_utf_8(writer, registry)
 def test_what_a_cut_run_has_cost_counts_though_the_row_is_older():
     row = row_of("one")
     row.base, row.cost = base_to_json(LimitBase(cost=0.25)), 0.25
-    cut = OutcomeFold()
-    assert limit_base_of(row).cost == 0.25
-    cut.add_child(Tokens(input=1), 0.5, "USD")
-    assert limit_base_of(row, cut).cost == 0.75
+    known, unknown, nothing = (
+        SimpleNamespace(cost=cost, tokens=Tokens(input=used)) for cost, used in ((0.5, 9), (None, 9), (None, 0))
+    )
+    assert limit_base_of(row).cost == limit_base_of(row, nothing).cost == 0.25
+    assert limit_base_of(row, known).cost == 0.75
+    assert limit_base_of(row, unknown).cost is None, "a limit that cannot be watched is kept by stopping"
     row.base = base_to_json(LimitBase(cost=1.0))
-    assert limit_base_of(row, cut).cost == 1.0, "the row was newer than that"
+    assert limit_base_of(row, known).cost == 1.0, "the row was newer than that"
 
 
 def test_a_table_that_is_closed_takes_nothing_in(registry, writer):

@@ -104,7 +104,8 @@ def test_what_a_cut_run_has_cost_counts_though_the_row_is_older():
     row = row_of("one")
     row.base, row.cost = base_to_json(LimitBase(cost=0.25)), 0.25
     known, unknown, nothing = (
-        SimpleNamespace(cost=cost, tokens=Tokens(input=used)) for cost, used in ((0.5, 9), (None, 9), (None, 0))
+        SimpleNamespace(cost=cost, tokens=Tokens(input=used))
+        for cost, used in ((0.5, 9), (None, 9), (None, 0))
     )
     assert limit_base_of(row).cost == limit_base_of(row, nothing).cost == 0.25
     assert limit_base_of(row, known).cost == 0.75

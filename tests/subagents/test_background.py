@@ -15,7 +15,8 @@ from dsh_actors.actors.owned_work import WorkItem
 from dsh_actors.core.ids import SessionId
 from dsh_actors.core.messages import text_of
 from dsh_actors.core.options import Limits
-from dsh_actors.errors import SubagentError
+from dsh_actors.errors import EventRefused, SubagentError
+from dsh_actors.handle import AgentRef
 from dsh_actors.ports import ToolOutput, ToolSpec
 from dsh_actors.runtime.tasks import start_task
 from tests.actors.kit import until
@@ -429,6 +430,27 @@ def test_a_race_of_messages_with_the_end_of_an_agent_loses_none(troupe: Troupe) 
     assert agent.when_done(PATIENCE_S)
     assert sorted(said(troupe, child)[1:]) == sorted(f"m{number};" for number in range(30))
     assert all(text_of(message) for request in troupe.script.requests for message in request.messages[:1])
+
+
+def test_an_answer_reaches_its_parent_though_the_fact_of_it_cannot_be_logged(
+    troupe: Troupe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = AgentRef.record
+
+    def full(self: AgentRef, kind: str, *more: object, **named: object) -> None:
+        if kind == "subagent/ended":
+            raise EventRefused("no log holds it")
+        record(self, kind, *more, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(AgentRef, "record", full)
+    troupe.play(
+        delegate("task", background=True),
+        {"text": "waiting"},
+        {"text": "got it"},
+        {"for": "task", "text": "one"},
+    )
+    assert troupe.agent().run("go", PATIENCE_S).answer == "got it"
+    assert said(troupe)[-1].endswith("one")
 
 
 def test_many_messages_at_the_moment_of_its_end_bring_an_agent_back_once(

@@ -216,6 +216,9 @@ def test_dsh_as_a_process_is_an_agent_with_a_session_of_its_own(troupe: Troupe) 
     assert [event.type for event in troupe.stored(end.session_id or "")][-1] == "turn/end"
     (fact,) = ended(troupe)
     assert fact["usage"]["output"] == end.usage["own"]["output"] > 0
+    pool = troupe.harness._agents[agent.id].parts.env.watch.budget
+    used = sum(end.usage["own"][kind] for kind in ("input", "output", "cache_read", "cache_write"))
+    assert (pool.steps, pool.tool_calls, pool.tokens, pool.agents) == (2, 1, used, 1), "each counts once"
 
 
 def test_dsh_as_a_process_keeps_to_the_rules_of_its_parents_file(troupe: Troupe, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from dsh_actors.core.end_texts import deadline_text, warning_before
 from dsh_actors.core.events import Event
 from dsh_actors.core.exit_codes import describe_error, reason_of_error
 from dsh_actors.core.messages import Message, user_message
@@ -35,9 +36,6 @@ __all__ = ["Run", "RunPlan"]
 _DISPOSE_S = 5.0
 _DEADLINE_MARGIN_S = 2.0
 """At most this much of ``--deadline`` is kept for the last words, so that the process ends before it."""
-
-_WARNING_S = 300.0
-"""How long before its end a run is told of the deadline, or a quarter of it where that is less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +208,8 @@ class Run:
             self._at(limits.timeout_s, lambda: self.stop("timeout"))
         if limits.deadline_s is not None:
             end = limits.deadline_s - min(_DEADLINE_MARGIN_S, limits.deadline_s * 0.1)
-            warn = max(limits.deadline_s * 0.75, limits.deadline_s - _WARNING_S)
-            self._at(warn, lambda: self._warn_of_deadline(round(end - warn)))
+            warn = warning_before(limits.deadline_s)
+            self._at(warn, lambda: self._warn_of_deadline(end - warn))
             self._at(end, lambda: self.stop("deadline"))
 
     def _at(self, seconds: float, callback: Callable[[], None]) -> None:
@@ -219,12 +217,9 @@ class Run:
         # A timer's callback runs in the hub and must not wait; asking an agent does.
         self._timers.append(after(left, lambda: _in_background(callback)))
 
-    def _warn_of_deadline(self, seconds: int) -> None:
+    def _warn_of_deadline(self, left_s: float) -> None:
         if self.handle is not None and not self._is_idle:
-            self.handle.inject(
-                f"The time for this run ends in about {seconds} seconds. Finish now: start nothing new and "
-                "give your final answer with what you have."
-            )
+            self.handle.inject(deadline_text(left_s))
 
     # --- waiting and ending ------------------------------------------------------------------
 

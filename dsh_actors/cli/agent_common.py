@@ -85,32 +85,38 @@ def _token(address: str) -> str:
 
 
 def finish_waiting(
-    ends: Mapping[str, JsonObject | None], timeout_s: float | None, *, any_of: bool, as_json: bool
+    ids: Sequence[str],
+    ends: Mapping[str, JsonObject | None],
+    timeout_s: float | None,
+    *,
+    any_of: bool,
+    as_json: bool,
 ) -> int:
     """Print how a wait ended; the exit code: that of the one agent, else the worst of them.
 
-    One agent's answer is printed as `dsh run` prints it, and nothing when it failed. With ``any_of``
+    ``ends`` has those that are done, None for one that was never asked anything, which is no failure. One
+    agent's answer is printed as `dsh run` prints it, and nothing when it failed. With ``any_of``
     those that go on do not count, unless it is all of them.
     """
     if as_json:
-        for agent_id, end in ends.items():
-            write_json({"id": agent_id, "done": end is not None, "end": end})
+        for agent_id in ids:
+            write_json({"id": agent_id, "done": agent_id in ends, "end": ends.get(agent_id)})
+    open_ids = [agent_id for agent_id in ids if agent_id not in ends]
+    if open_ids and not (any_of and ends):
+        return _fail("timeout", _still_going(open_ids, len(ids), timeout_s))
     done = {agent_id: end for agent_id, end in ends.items() if end is not None}
-    open_ids = [agent_id for agent_id, end in ends.items() if end is None]
-    if open_ids and not (any_of and done):
-        return _fail("timeout", _still_going(open_ids, len(ends), timeout_s))
-    if len(ends) == 1 and not as_json:
-        return _tell_answer(*done.popitem())
+    if len(ids) == 1 and not as_json:
+        return _tell_answer(*done.popitem()) if done else 0
     if not as_json:
-        for agent_id, end in done.items():
-            write_text(f"{agent_id}  {end.get('status')}")
+        for agent_id, end in ends.items():
+            write_text(f"{agent_id}  {'idle' if end is None else end.get('status')}")
     flush()
     failed = {agent_id: end for agent_id, end in done.items() if _code(end)}
     if not failed:
         return 0
     worst = max(failed, key=lambda agent_id: _code(failed[agent_id]))
     if not as_json:
-        count = f"{len(failed)} of {len(ends)} agents did not complete; " if len(ends) > 1 else ""
+        count = f"{len(failed)} of {len(ids)} agents did not complete; " if len(ids) > 1 else ""
         _complain(error_line(_status(failed[worst]), count + _message(failed[worst]), worst))
     return _code(failed[worst])
 

@@ -41,6 +41,7 @@ REFUSED = {
     "fail_on_denied": "the daemon's configuration decides: approval.fail_on_denied",
     "no_wait": "nothing here waits; see dsh agent wait",
     "simple_exit": "dsh agent wait has the exit code of the agent",
+    "sub_agent_of": "an agent of the daemon is nobody's sub-agent",
 }
 """Options of a run that an agent of the daemon cannot have, with what to do instead."""
 

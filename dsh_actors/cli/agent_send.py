@@ -36,7 +36,7 @@ def _command(how: str) -> click.Command:
             delivered = client.deliver(agent_id, message, how)
             if wait:
                 ends = client.wait([agent_id], timeout_s=timeout)
-                return finish_waiting(ends, timeout, any_of=False, as_json=as_json)
+                return finish_waiting([agent_id], ends, timeout, any_of=False, as_json=as_json)
         if as_json:
             write_json(delivered)
         return 0

@@ -23,8 +23,9 @@ def wait(
     The answer of a single agent is printed as dsh run prints it; of several, a line each.
     """
     with connect(socket) as client:
-        ends = client.wait(list(dict.fromkeys(agent_ids)), any_of=any_of, timeout_s=timeout)
-    return finish_waiting(ends, timeout, any_of=any_of, as_json=as_json)
+        ids = list(dict.fromkeys(agent_ids))
+        ends = client.wait(ids, any_of=any_of, timeout_s=timeout)
+    return finish_waiting(ids, ends, timeout, any_of=any_of, as_json=as_json)
 
 
 COMMAND = wait

@@ -68,10 +68,14 @@ class LineReading:
             self._take(name, line.number)
             if not (spec.prompt or "").strip():
                 raise UsageError(f"line {line.number}: there is no prompt")
+            asked = {key: each for key, each in value.items() if key != "id"}
+            digest = digest_of(asked, self._planner.identity(spec))
         except UsageError as error:
             return Task(line.number, name, raw_digest, fault=error)
-        asked = {key: each for key, each in value.items() if key != "id"}
-        digest = digest_of(asked, self._planner.identity(spec))
+        except RecursionError:
+            # What can just be read may be too deep to be written.
+            fault = UsageError(f"line {line.number} is nested too deeply")
+            return Task(line.number, name, raw_digest, fault=fault)
         return Task(line.number, name, digest, self._planner.with_defaults(spec))
 
     def _take(self, name: str, line: int) -> None:

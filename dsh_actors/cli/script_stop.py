@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dsh_actors.cli.stopping import Stopped
+from dsh_actors.core.end_texts import deadline_text, warning_before
 from dsh_actors.core.exit_codes import exit_code_of
 from dsh_actors.core.options import GRACE_S
 from dsh_actors.core.text import JsonObject
@@ -24,7 +25,6 @@ __all__ = ["ScriptStop", "TimeUp", "ending_of"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LAST_WORDS_S = 0.5
-_WARNING_S = 300.0
 
 
 class TimeUp(KeyboardInterrupt):
@@ -73,15 +73,12 @@ class ScriptStop:
             self._time_up = TimeUp(reason)
             self._interrupts.alarm(self._started + seconds - time.monotonic())
         if deadline_s is not None:
-            warn = max(deadline_s * 0.75, deadline_s - _WARNING_S)
+            warn = warning_before(deadline_s)
             left = max(0.0, self._started + warn - time.monotonic())
-            self._timer = after(left, lambda: self._warn(round(deadline_s - warn)))
+            self._timer = after(left, lambda: self._warn(deadline_s - warn))
 
-    def _warn(self, seconds: int) -> None:
-        text = (
-            f"The time for this run ends in about {seconds} seconds. Finish now: start nothing new and give "
-            "your final answer with what you have."
-        )
+    def _warn(self, left_s: float) -> None:
+        text = deadline_text(left_s)
         self._for_all(lambda ref: ref.inject(text) if ref.status().status == "running" else None)
 
     def close(self) -> None:

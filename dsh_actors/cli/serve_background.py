@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import click
 
-from dsh_actors.daemon.unix_http import short_path
+from dsh_actors.daemon.sockets import short_path
 from dsh_actors.errors import HarnessError, UsageError
 from dsh_actors.runtime.process_spawn import close_now
 

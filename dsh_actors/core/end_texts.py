@@ -1,4 +1,4 @@
-"""What is said of a run that ended early: limits, denials, and turns that were stopped."""
+"""What is said of a run that ended early: limits, denials, stopped turns; and what it is told before."""
 
 from __future__ import annotations
 
@@ -7,7 +7,23 @@ from collections.abc import Sequence
 from dsh_actors.core.exit_codes import EXIT_CODES
 from dsh_actors.core.text import JsonObject
 
-__all__ = ["denied_text", "judge_aborted", "limit_text"]
+__all__ = ["deadline_text", "denied_text", "judge_aborted", "limit_text", "warning_before"]
+
+_WARNING_S = 300.0
+
+
+def warning_before(deadline_s: float) -> float:
+    """When, in seconds from its begin, a run is told of its deadline: five minutes before, or a quarter of it
+    where that is less."""
+    return max(deadline_s * 0.75, deadline_s - _WARNING_S)
+
+
+def deadline_text(left_s: float) -> str:
+    """What it is told then, to finish in time."""
+    return (
+        f"The time for this run ends in about {round(left_s)} seconds. Finish now: start nothing new and "
+        "give your final answer with what you have."
+    )
 
 
 def judge_aborted(cause: JsonObject, signal: str | None) -> tuple[str, str]:

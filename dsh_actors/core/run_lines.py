@@ -12,7 +12,8 @@ from dsh_actors.core.bounded_output import visible
 from dsh_actors.core.exit_codes import EXIT_CODES, exit_code_of
 from dsh_actors.core.outcome import RunEnd
 from dsh_actors.core.pricing import Tokens
-from dsh_actors.core.text import JsonObject, JsonValue, clean_json, shorten
+from dsh_actors.core.text import JsonObject, JsonValue, clean_json, require_lossless, shorten
+from dsh_actors.errors import EventRefused
 
 __all__ = ["MAX_LINE_BYTES", "RunLines", "run_end_of"]
 
@@ -78,7 +79,10 @@ class RunLines:
         elif kind == "run.start":
             self._is_started = True
         elif kind == "run.end":
-            self.end = clean_json(value)
+            try:
+                self.end = clean_json(value)
+            except EventRefused as error:
+                self._fail(f"is {error.message}")
         elif kind != "heartbeat":
             return dict(value)
         return None
@@ -98,6 +102,12 @@ def run_end_of(data: JsonObject, session_id: str) -> RunEnd:
     answer = data.get("answer")
     if answer is not None and not isinstance(answer, str):
         raise ValueError("its run.end has an answer that is no text")
+    for name in ("denied", "limit", "structured"):
+        try:
+            # They go into the log of whoever asked for it.
+            require_lossless(data.get(name), name)
+        except EventRefused as error:
+            raise ValueError(f"its run.end cannot be kept: {error.message}") from error
     usage = data.get("usage")
     limit, sandbox = data.get("limit"), data.get("sandbox")
     message: JsonValue = data.get("message")
@@ -133,9 +143,13 @@ def _count(value: JsonValue) -> int:
     return value if type(value) is int and value >= 0 else 0
 
 
+_MOST = 1e300
+"""No price; and an integer beyond it would be no float."""
+
+
 def _amount(value: JsonValue) -> float | None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and 0 <= value < float("inf") else None
+    return float(value) if is_number and 0 <= value < _MOST else None
 
 
 def _listed(value: JsonValue) -> list[JsonValue]:

@@ -26,9 +26,8 @@ DEFAULT_PAGE = 100
 _WAIT_SLICE_S = 2.0
 """How long a waiting request goes without looking whether its client is still there."""
 
-_CENTURY_S = 3e9
-_LOOK_S = 0.05
-"""The shortest wait, which tells what is over from what is not."""
+_LONGEST_WAIT_S = 1e9
+"""Longer waits are cut to it: nobody lives so long, and a number of any size may be asked for."""
 
 _AGENT = s.ref("AgentInfo")
 _STATE = Parameter("state", {"type": "string", "enum": [*s.STATES[:-1]]}, "only those in this state")
@@ -251,26 +250,22 @@ class Api:
         found, is_over = self._wait(
             ids, any_of=any_of, timeout=call.body.get("timeout_s"), seen=call.connection
         )
-        return Reply({"done": is_over, "ends": {name: _end_of(found, name) for name in ids}})
+        return Reply({"done": is_over, "ends": {name: _end_of(found, name) for name in ids if name in found}})
 
     def _wait(
         self, ids: Sequence[str], *, any_of: bool, timeout: float | None, seen: Connection
     ) -> tuple[Mapping[str, RunEnd | None], bool]:
-        """The ends that are known, and whether nothing is owed: who was asked nothing has no end."""
+        """The ends of those that are done, None for who was asked nothing; and whether they are enough."""
         if timeout is not None and timeout < 0:
-            raise Refusal(400, "BAD_REQUEST", f"a timeout is 0 or more seconds, not {timeout:g}")
-        # A whole number may be larger than any time; what is beyond a century has no end either.
-        give_up = None if timeout is None or timeout > _CENTURY_S else time.monotonic() + timeout
+            raise Refusal(400, "BAD_REQUEST", "a timeout is 0 or more seconds")
+        give_up = None if timeout is None else time.monotonic() + min(timeout, _LONGEST_WAIT_S)
         while True:
-            began = time.monotonic()
-            left = _WAIT_SLICE_S if give_up is None else min(_WAIT_SLICE_S, give_up - began)
-            ends = self._host.wait(ids, any_of, max(_LOOK_S, left))
-            # Before its time is up, only the end of what it waits for ends a wait.
-            is_over = time.monotonic() - began < max(_LOOK_S, left)
-            if is_over or seen.is_gone() or self._is_stopping():
+            left = _WAIT_SLICE_S if give_up is None else min(_WAIT_SLICE_S, give_up - time.monotonic())
+            ends = self._host.wait(ids, any_of, max(0.0, left))
+            is_over = (any if any_of else all)(name in ends for name in ids)
+            is_late = give_up is not None and time.monotonic() >= give_up
+            if is_over or is_late or seen.is_gone() or self._is_stopping():
                 return ends, is_over
-            if give_up is not None and time.monotonic() >= give_up:
-                return ends, False
 
     def _decide(self, call: Call) -> Reply:
         return Reply(self._desk.decide(call.ids["id"], call.body["decision"]))
@@ -287,8 +282,6 @@ def _streaming(stream: Any) -> Reply:
 
 
 def _require_addressable(*names: str | None) -> None:
-    if any(name is not None and "/" in name for name in names):
-        raise Refusal(400, "INVALID_ID", "an agent whose id has a slash could not be addressed here")
-    if any(name in (".", "..") for name in names):
-        # A client takes such a step out of the path before it asks.
-        raise Refusal(400, "INVALID_ID", "an agent whose id is . or .. could not be addressed here")
+    if any(name is not None and ("/" in name or name in (".", "..")) for name in names):
+        words = "an agent whose id is . or .. or has a slash could not be addressed here"
+        raise Refusal(400, "INVALID_ID", words)

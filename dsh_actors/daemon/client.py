@@ -151,7 +151,8 @@ class DaemonClient:
     def wait(
         self, agent_ids: Sequence[str], *, any_of: bool = False, timeout_s: float | None = None
     ) -> dict[str, JsonObject | None]:
-        """Wait until all of them (``any_of``: one) owe nothing; each one's ``run.end``, or None.
+        """Wait until all of them (``any_of``: one) owe nothing; the ``run.end`` of each that is done, None
+        for one that was never asked anything. Who is not done is left out.
 
         At most ``timeout_s`` seconds. A daemon that is started again meanwhile is waited for.
         """
@@ -165,7 +166,7 @@ class DaemonClient:
             if not isinstance(ends, dict):
                 raise unreadable(self._address)
             if answer.get("done") or (give_up is not None and time.monotonic() >= give_up):
-                return {agent: ends.get(agent) for agent in agent_ids}
+                return {agent: ends[agent] for agent in agent_ids if agent in ends}
 
     # --- approvals ---------------------------------------------------------------------------
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+
+from dsh_actors.daemon.room import open_descriptors
 
 __all__ = ["Gauges", "Reading"]
 
@@ -53,7 +54,7 @@ class Gauges:
             Reading("dsh_http_answers_total", "counter", "Answers of the HTTP interface.", answers),
             Reading.gauge("process_start_time_seconds", "When the daemon started.", self._started),
             Reading.gauge("process_resident_memory_bytes", "Resident memory.", _resident_bytes()),
-            Reading.gauge("process_open_fds", "Open file descriptors.", len(os.listdir("/proc/self/fd"))),
+            Reading.gauge("process_open_fds", "Open file descriptors.", open_descriptors()),
         )
         return "\n".join(line for reading in whole for line in reading.lines()) + "\n"
 

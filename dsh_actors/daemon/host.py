@@ -22,16 +22,17 @@ from dsh_actors.daemon.info import AgentInfo, end_from_json
 from dsh_actors.daemon.kept_options import options_from_json
 from dsh_actors.daemon.listing import list_agents
 from dsh_actors.daemon.live import LiveAgent, Subscriber, info_of
-from dsh_actors.daemon.live_table import LiveTable, OnChange, in_background
+from dsh_actors.daemon.live_table import DISPOSE_S, LiveTable, OnChange, in_background
 from dsh_actors.daemon.registry import AgentRow, Registry
 from dsh_actors.daemon.restart import Restart, put_to_sleep
 from dsh_actors.daemon.sleeper import Sleeper
 from dsh_actors.daemon.waits import Wait
 from dsh_actors.daemon.waking import awake, create
-from dsh_actors.errors import SessionExists, UsageError
+from dsh_actors.errors import HarnessError, SessionExists, UsageError, error_chain
 from dsh_actors.runtime.files import run_native
+from dsh_actors.runtime.log import LOGGER
 from dsh_actors.runtime.memory import settle_memory
-from dsh_actors.task_spec import TaskSpec, fork_point
+from dsh_actors.task_spec import TaskSpec, chosen_session_id, fork_point
 
 if TYPE_CHECKING:
     from dsh_actors.core.ids import MessageId
@@ -131,6 +132,8 @@ class Host:
 
         Raises `SessionExists` for the id of another agent, `HostFull`, and what the harness raises.
         """
+        if spec.prompt is not None:
+            _require_words(spec.prompt)
         options = spec.options(self._config)
         if options.ephemeral:
             raise UsageError(
@@ -147,8 +150,8 @@ class Host:
         with self._table.doors.through(name) if name else nullcontext():
             self._require_new(name)
             live = create(self._table, options, bring_up)
-            if spec.prompt:
-                self._send(live, spec.prompt, "send")
+            if spec.prompt is not None:
+                self._begin(live, spec.prompt)
         return self._table.info(live)
 
     def get(self, agent_id: str) -> AgentInfo:
@@ -173,24 +176,26 @@ class Host:
         """
         if how not in ("send", "steer", "inject"):
             raise UsageError(f"{how!r} is no way to deliver", hint="ways are: send, steer, inject")
-        if not isinstance(text, str) or not text.strip():
-            raise UsageError("the message is empty")
+        _require_words(text)
         with self._table.doors.through(agent_id):
             live = awake(self._table, agent_id)
             live.pins += 1
             try:
                 message_id = self._hand_over(live, text, how)
             except BaseException:
-                live.pins -= 1
+                self._table.unpin(live)
                 raise
         try:
             self._harness.flush(agent_id)
         finally:
-            live.pins -= 1
+            self._table.unpin(live)
         return {"message_id": message_id}
 
     def cancel(self, agent_id: str, keep_inbox: bool = False) -> None:
-        """End the turn; without ``keep_inbox`` what is queued goes too. No agent is woken for it."""
+        """End the turn; without ``keep_inbox`` what is queued goes too, which alone wakes an agent here.
+
+        Raises what waking raises.
+        """
         with self._table.doors.through(agent_id):
             live = self._table.live.get(agent_id)
             if live is not None:
@@ -199,6 +204,8 @@ class Host:
             row = self._table.read(agent_id)
             if row.run_from is not None:
                 put_to_sleep(self._table, [agent_id], "cancelled")
+            if not keep_inbox and (row.next_turn or row.next_step):
+                awake(self._table, agent_id).handle.cancel()
 
     def fork(
         self,
@@ -211,6 +218,10 @@ class Host:
 
         Raises what `create` and `Harness.fork` raise.
         """
+        if session_id is not None:
+            chosen_session_id(session_id)
+        if prompt is not None:
+            _require_words(prompt)
         with self._table.doors.through(agent_id):
             live = self._table.live.get(agent_id)
             if live is None:
@@ -219,17 +230,17 @@ class Host:
             options = replace(options_from_json(kept or "{}"), session_id=session_id)
             self._require_new(session_id)
             child = create(self._table, options, partial(self._fork_of, (agent_id, at_seq), options))
-        if prompt:
-            self.deliver(child.row.id, prompt)
-        return self.get(child.row.id)
+            if prompt is not None:
+                self._begin(child, prompt)
+        return self._table.info(child)
 
     def wait(
         self, ids: Sequence[str], any: bool = False, timeout: float | None = None
     ) -> dict[str, RunEnd | None]:
         """Wait until the runs of all (or ``any``) of the agents are over, at most ``timeout`` seconds.
 
-        The end of the last run of each; None where it is not over yet, or where none ever began. Nobody
-        waits beyond the end of the host. Raises `AgentNotFound`.
+        The end of the last run of each that owes nothing, None where none ever began; whoever is not done
+        is left out. Nobody waits beyond the end of the host. Raises `AgentNotFound`.
         """
         wait = Wait(ids, for_any=any)
         with self._table.waits.entered(wait):
@@ -238,7 +249,7 @@ class Host:
                 if is_over:
                     wait.settle(agent_id, end)
             wait.wait(timeout)
-        return {agent_id: wait.ends.get(agent_id) for agent_id in ids}
+        return {agent_id: wait.ends[agent_id] for agent_id in ids if agent_id in wait.ends}
 
     def dispose(self, agent_id: str, timeout_s: float = 30.0) -> None:
         """End the agent and forget it; the session stays. Raises `AgentNotFound`, `StorageError`."""
@@ -321,14 +332,25 @@ class Host:
     def _fork_of(self, fork: tuple[str, int | None], options: AgentOptions, setup: Setup) -> AgentHandle:
         return self._harness.fork(fork[0], options, fork[1], setup)
 
-    def _send(self, live: LiveAgent, text: str, how: How) -> MessageId:
+    def _begin(self, live: LiveAgent, prompt: str) -> None:
+        """Give a new agent its task; nothing stays of the agent where that fails."""
         live.pins += 1
         try:
-            message_id = self._hand_over(live, text, how)
+            self._hand_over(live, prompt, "send")
             self._harness.flush(live.row.id)
-            return message_id
+        except BaseException as error:
+            self._undo(live, error)
+            raise
         finally:
-            live.pins -= 1
+            self._table.unpin(live)
+
+    def _undo(self, live: LiveAgent, error: BaseException) -> None:
+        try:
+            self._table.dispose(live.row.id, DISPOSE_S)
+        except HarnessError as failure:
+            LOGGER.warning(
+                "agent %s is left over after %s: %s", live.row.id, error_chain(error), error_chain(failure)
+            )
 
     def _hand_over(self, live: LiveAgent, text: str, how: How) -> MessageId:
         if how == "inject":
@@ -350,6 +372,11 @@ class Host:
         if live.fold is not None if live is not None else row.state == "running":
             return False, None
         return True, end_from_json(row.last_end) if row.last_end else None
+
+
+def _require_words(text: str) -> None:
+    if not isinstance(text, str) or not text.strip():
+        raise UsageError("the message is empty")
 
 
 def _has_session(row: AgentRow) -> bool:

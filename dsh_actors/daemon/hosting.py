@@ -40,7 +40,7 @@ class Hosting(Protocol):
     def wait(
         self, ids: Sequence[str], any: bool = False, timeout: float | None = None
     ) -> Mapping[str, RunEnd | None]:
-        """The ends of those that are done, None for others."""
+        """The ends of those that are done, None for who never ran; who is not done is left out."""
 
     def dispose(self, agent_id: str) -> None: ...
     def events(self, agent_id: str, after: int = -1) -> Iterable[Event]:

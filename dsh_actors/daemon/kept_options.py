@@ -19,7 +19,8 @@ def options_to_json(options: AgentOptions) -> str:
     """All that makes the same agent again; what its limits count from is not a part of it."""
     data = asdict(options)
     del data["limit_base"]
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    # Escaped: names of directories may be no UTF-8, and the table holds nothing else.
+    return json.dumps(data, separators=(",", ":"))
 
 
 def options_from_json(text: str, limit_base: LimitBase | None = None) -> AgentOptions:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dsh_actors.core.end_texts import warning_before
 from dsh_actors.core.events import Event
 from dsh_actors.core.options import LimitBase, Limits
 from dsh_actors.core.outcome import Circumstances, OutcomeFold, RunEnd, Tokens
@@ -26,9 +27,6 @@ __all__ = ["LiveAgent", "LiveBooks", "Subscriber", "info_of", "limit_base_of"]
 
 Subscriber = Callable[[Event], None]
 
-_WARNING_S = 300.0
-"""How long before its end a run is told of the deadline, or a quarter of it where that is less."""
-
 
 class LiveBooks(Protocol):
     """What a live agent tells its host. Everything returns at once."""
@@ -40,13 +38,14 @@ class LiveBooks(Protocol):
     def now_ms(self) -> int: ...
     def changed(self, live: LiveAgent) -> None: ...
     def stop_run(self, live: LiveAgent, why: str) -> None: ...
-    def warn_of_deadline(self, live: LiveAgent, seconds: int) -> None: ...
+    def warn_of_deadline(self, live: LiveAgent, left_s: float) -> None: ...
 
 
 class LiveAgent:
     """``row`` is what stays when it sleeps. ``fold`` is there while a run is not over.
 
-    ``pins`` counts who needs it awake. ``going`` is set by whoever puts it to sleep or disposes of it.
+    ``pins`` counts who needs it awake. ``going`` is set by whoever puts it to sleep or disposes of it,
+    ``is_watched`` while a task waits for what it has started.
     """
 
     __slots__ = (
@@ -57,6 +56,7 @@ class LiveAgent:
         "going",
         "handle",
         "is_running",
+        "is_watched",
         "limits",
         "next_seq",
         "pins",
@@ -81,7 +81,7 @@ class LiveAgent:
         self.began = 0.0
         self.next_seq = 0
         self.pins = 0
-        self.going = self.is_running = False
+        self.going = self.is_running = self.is_watched = False
 
     def setup(self, scope: Scope) -> None:
         """For `Harness.create` and its like."""
@@ -158,10 +158,9 @@ class LiveAgent:
             timers.append(after(limits.timeout_s - spent_s, lambda: self.books.stop_run(self, "timeout")))
         if limits.deadline_s is not None:
             end = limits.deadline_s
-            warn = max(end * 0.75, end - _WARNING_S)
+            warn = warning_before(end)
             if warn > spent_s:
-                left = round(end - warn)
-                timers.append(after(warn - spent_s, lambda: self.books.warn_of_deadline(self, left)))
+                timers.append(after(warn - spent_s, lambda: self.books.warn_of_deadline(self, end - warn)))
             timers.append(after(end - spent_s, lambda: self.books.stop_run(self, "deadline")))
         return timers
 
@@ -204,11 +203,14 @@ def cost_with(before: float | None, fold: OutcomeFold) -> float | None:
 def limit_base_of(row: AgentRow, fold: OutcomeFold | None = None) -> LimitBase:
     """What the limits of an agent go on counting from; ``fold`` is of a run that was cut.
 
-    The log knows what such a run cost, and the row may be older.
+    The log knows what such a run cost, and the row may be older. What it cost is not known where the log does
+    not say, as everywhere.
     """
     base = LimitBase(*json.loads(row.base))
     if fold is None or base.cost is None:
         return base
+    if cost_with(0.0, fold) is None:
+        return replace(base, cost=None)
     spent = cost_with(row.cost, fold)
     return replace(base, cost=base.cost if spent is None else max(base.cost, spent))
 

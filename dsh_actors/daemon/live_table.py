@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from dsh_actors.core.end_texts import deadline_text
 from dsh_actors.core.ids import SessionId
 from dsh_actors.core.options import AgentOptions
 from dsh_actors.core.outcome import OutcomeFold
@@ -112,18 +113,14 @@ class LiveTable:
 
         def stop() -> None:
             live.handle.cancel({"kind": "hook", "reason": why})
-            for item in self.harness.work.of(SessionId(live.row.id)):
-                item.cancel()
+            self.harness.work.cancel_all(SessionId(live.row.id))
 
         in_background(stop, f"daemon/{why} {live.row.id}")
 
-    def warn_of_deadline(self, live: LiveAgent, seconds: int) -> None:
-        text = (
-            f"The time for this run ends in about {seconds} seconds. Finish now: start nothing new and give "
-            "your final answer with what you have."
-        )
+    def warn_of_deadline(self, live: LiveAgent, left_s: float) -> None:
         if live.is_running:
-            in_background(partial(live.handle.inject, text), f"daemon/deadline {live.row.id}")
+            warn = partial(live.handle.inject, deadline_text(left_s))
+            in_background(warn, f"daemon/deadline {live.row.id}")
 
     # --- rows -------------------------------------------------------------------------------
 
@@ -163,26 +160,36 @@ class LiveTable:
             return
         live.is_running = payload["status"] == "running"
         if not live.is_running:
+            fold = live.fold
             # In a moment: an agent with more to do sets to work again at once.
-            when_waiting(lambda: self._at_rest(live))
+            when_waiting(lambda: self._at_rest(live, fold))
         elif live.fold is None:
             live.begin_run()
             self.room.is_busy(live.row.id)
             self.changed(live)
 
-    def _at_rest(self, live: LiveAgent) -> None:
-        if live.is_running or live.fold is None or live.going:
+    def unpin(self, live: LiveAgent) -> None:
+        """Whoever needed it awake does not any more."""
+        live.pins -= 1
+        self._at_rest(live, live.fold)
+
+    def _at_rest(self, live: LiveAgent, fold: OutcomeFold | None) -> None:
+        """The run of ``fold`` may be over. It is not while somebody hands a message over to it."""
+        if live.is_running or fold is None or live.fold is not fold or live.going or live.pins:
             return
         if not live.handle.is_up or self.harness.work.of(SessionId(live.row.id)):
             # It is being rebuilt after a crash, or what it started goes on: there may be more to come.
-            wait = partial(live.handle.when_done, None)
-            start_task(lambda _token: wait(), partial(self._done, live), name="daemon/when-done")
+            if not live.is_watched:
+                live.is_watched = True
+                wait = partial(live.handle.when_done, None)
+                start_task(lambda _token: wait(), partial(self._done, live, fold), name="daemon/when-done")
             return
         self.run_over(live)
 
-    def _done(self, live: LiveAgent, end: TaskEnd[bool]) -> None:
+    def _done(self, live: LiveAgent, fold: OutcomeFold, end: TaskEnd[bool]) -> None:
+        live.is_watched = False
         if end.error is None:  # else it is gone, which is told otherwise
-            self._at_rest(live)
+            self._at_rest(live, fold)
 
     def run_over(self, live: LiveAgent) -> None:
         end = live.end_run()
@@ -229,9 +236,10 @@ class LiveTable:
         except HarnessError as error:
             # What it had logged is durable, and it is not live any more.
             LOGGER.warning("agent %s fell asleep badly: %s", agent_id, error_chain(error))
-        live.row.state = "asleep"
+        is_cut = live.fold is not None
+        live.row.state = "running" if is_cut else "asleep"
         self._leave(live)
-        if live.row.next_turn + live.row.next_step > queued:
+        if is_cut or live.row.next_turn + live.row.next_step > queued:
             # Somebody else than the daemon told it something at the last moment; it is in the log.
             self.on_left_over(agent_id)
         return True

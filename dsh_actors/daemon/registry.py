@@ -12,6 +12,7 @@ from typing import Any
 
 from dsh_actors.adapters.storage.lock import SessionLock, this_process
 from dsh_actors.adapters.storage.sqlite_file import Layout, SqliteFile
+from dsh_actors.core.text import clean_text
 from dsh_actors.errors import SessionBusy, StorageError
 
 __all__ = ["AgentRow", "Change", "Registry"]
@@ -63,6 +64,7 @@ class AgentRow:
 _SMALL_CACHE = "PRAGMA cache_size = -256"
 """In KiB: rows are looked up one by one, and the system keeps the file in memory anyway."""
 
+_MAX_INTEGER = 2**63 - 1
 _COLUMNS = tuple(each.name for each in fields(AgentRow))
 _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM agents"
 _MARKS = ", ".join("?" * (len(_COLUMNS) + 1))
@@ -84,7 +86,17 @@ class Change:
 
     @staticmethod
     def of(row: AgentRow, options: str | None = None) -> Change:
-        return Change(row.id, tuple(getattr(row, name) for name in _COLUMNS), options)
+        return Change(row.id, tuple(_storable(getattr(row, name)) for name in _COLUMNS), options)
+
+
+def _storable(value: Any) -> Any:
+    """What the table can hold: one value that it cannot would keep every other row from being written.
+
+    Names of directories may be no UTF-8, and a provider may count what it likes.
+    """
+    if isinstance(value, str):
+        return clean_text(value)
+    return max(-_MAX_INTEGER, min(value, _MAX_INTEGER)) if isinstance(value, int) else value
 
 
 class Registry:
@@ -119,6 +131,8 @@ class Registry:
 
     def write(self, changes: Iterable[Change]) -> None:
         """All or nothing, durable on return. Raises `StorageFull` or `StorageError`."""
+        if self._lock is None:  # another process may have it by now
+            raise StorageError("the table of agents is closed")
         with self._file.writing() as database:
             database.execute(_SMALL_CACHE)
             for change in changes:

@@ -7,11 +7,13 @@ import resource
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from dsh_actors.errors import HostFull
 
-__all__ = ["Descriptors", "Room"]
+__all__ = ["Descriptors", "Room", "open_descriptors"]
 
 MAX_RESERVE = 512
 """Descriptors kept for what live agents open when they work: connections, pipes, files."""
@@ -38,13 +40,14 @@ class Descriptors:
         most = limit - min(MAX_RESERVE, limit // 2)
         self._left -= 1
         if self._left <= 0:
-            self._counted = _open_descriptors()
+            self._counted = open_descriptors()
             # The nearer the limit, the more often: what is open already opens more as it works.
             self._left = (most - self._counted) // (2 * PER_AGENT)
         return self._left > 0
 
 
-def _open_descriptors() -> int:
+def open_descriptors() -> int:
+    """How many this process has; 0 where that cannot be told."""
     try:
         return len(os.listdir("/proc/self/fd"))
     except OSError:
@@ -80,20 +83,29 @@ class Room:
         """
         ends = time.monotonic() + (self._wait_s if wait_s is None else wait_s)
         while self._is_closed or not self._is_free():
-            if not self._is_closed and self._sleep_one():
-                continue
-            left = ends - time.monotonic()
-            if left <= 0 or self._is_closed:
-                raise HostFull(self._reason(), retry_after_s=RETRY_AFTER_S, hint="try again later")
-            self.wait_for_change(left)
+            # Before it is looked for one that may sleep: what changes meanwhile counts.
+            with self._change() as changed:
+                if not self._is_closed and self._sleep_one():
+                    continue
+                left = ends - time.monotonic()
+                if left <= 0 or self._is_closed:
+                    raise HostFull(self._reason(), retry_after_s=RETRY_AFTER_S, hint="try again later")
+                changed.wait(left)
         self._taken += 1
 
     def wait_for_change(self, timeout_s: float) -> None:
         """Until it is worth another try, at most ``timeout_s`` seconds."""
+        with self._change() as changed:
+            changed.wait(timeout_s)
+
+    @contextmanager
+    def _change(self) -> Iterator[threading.Event]:
         changed = threading.Event()
         self._waiting.append(changed)
-        changed.wait(timeout_s)
-        self._waiting.remove(changed)
+        try:
+            yield changed
+        finally:
+            self._waiting.remove(changed)
 
     def give_back(self) -> None:
         self._taken -= 1

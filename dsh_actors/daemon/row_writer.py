@@ -15,7 +15,8 @@ from dsh_actors.runtime.timers import Timer, after
 __all__ = ["RowWriter"]
 
 WINDOW_S = 0.5
-"""How long what nobody waits for is gathered: after a crash the log tells it all again."""
+"""How long what nobody waits for is gathered: after a crash the log tells it all again. So long it waits,
+too, before it is tried once more when the disk has refused it."""
 
 
 class RowWriter:
@@ -75,15 +76,14 @@ class RowWriter:
         if self._is_busy:
             return
         if not self._urgent and not (self._noted and (is_due or self._flushing)):
-            flushing, self._flushing = self._flushing, []
-            for done in flushing:
-                done.set(None)
+            if not self._noted:
+                self._flushed()
             return
         urgent, self._urgent = self._urgent, []
         noted = self._writing = self._noted
         self._noted = {}
-        # What is noted comes first: what somebody waits for is newer.
-        changes = [*map(Change.of, noted.values()), *(change for change, _ in urgent)]
+        # A row that is saved is not noted any more: one that is noted all the same has changed since.
+        changes = [*(change for change, _ in urgent), *map(Change.of, noted.values())]
         self._is_busy = True
         # A task: this may run in the hub, where nothing may wait for a free native thread.
         start_task(
@@ -96,14 +96,24 @@ class RowWriter:
         self._is_busy, error = False, end.error
         writing, self._writing = self._writing, {}
         if error is not None:
-            self._noted = {**writing, **self._noted}  # with the next that is written
             LOGGER.error("the table of agents could not be written: %s", error_chain(error))
+            for row in writing.values():
+                self._noted.setdefault(row.id, row)
+            # Later: a disk that is full is as full at once.
+            self._flushed()
+            if self._noted and self._timer is None:
+                self._timer = after(WINDOW_S, self._window_over)
         for done in waiting:
             if error is None:
                 done.set(None)
             else:
                 done.fail(_copy(error))
         self._go_on(is_due=self._timer is None)
+
+    def _flushed(self) -> None:
+        flushing, self._flushing = self._flushing, []
+        for done in flushing:
+            done.set(None)
 
 
 def _copy(error: BaseException) -> BaseException:

@@ -193,7 +193,9 @@ COMPONENTS: dict[str, JsonObject] = {
         {"ids": _said(TEXTS, "one at least")},
         {"any": FLAG, "timeout_s": _said(NUMBER, "0 or more seconds; without it no end")},
     ),
-    "WaitedAll": _object({"done": FLAG, "ends": _said(ANY_OBJECT, "a RunEnd or null for each id")}),
+    "WaitedAll": _object(
+        {"done": FLAG, "ends": _said(ANY_OBJECT, "of those that are done: a RunEnd, null for who never ran")}
+    ),
     "Approval": _APPROVAL,
     "Approvals": _object({"approvals": {"type": "array", "items": ref("Approval")}}),
     "Decision": _object({"decision": {"type": "string", "enum": ["allow", "deny"]}}),

@@ -190,7 +190,7 @@ class Daemon:
     def _idle_since(self) -> float:
         """Since when nothing runs and nobody is connected; now, where that is not so."""
         now = time.monotonic()
-        if self.http.connections or self.host.list(state="running", limit=1):
+        if self.http.connections or self.host.counts().get("running"):
             self._was_used = True
             self._last_run = now
         if self.http.last_left is not None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from dsh_actors.errors import SessionBusy, StorageError, UsageError
 
-__all__ = ["UnixListener", "loopback_address", "open_loopback"]
+__all__ = ["UnixListener", "loopback_address", "open_loopback", "short_path"]
 
 BACKLOG = 256
 MAX_PATH_BYTES = 107
@@ -32,7 +32,7 @@ class UnixListener:
         self.path = os.path.abspath(path)
         try:
             os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
-            with _short(self.path) as address:
+            with short_path(self.path) as address:
                 _clear(self.path, address)
                 self.socket = _bind(address)
             self._identity = os.stat(self.path, follow_symlinks=False)
@@ -47,8 +47,11 @@ class UnixListener:
 
 
 @contextlib.contextmanager
-def _short(path: str) -> Iterator[str]:
-    """``path`` as an address that is short enough: a longer one is reached through its open directory."""
+def short_path(path: str) -> Iterator[str]:
+    """``path`` as an address that is short enough: a longer one is reached through its open directory.
+
+    Raises OSError where the directory cannot be opened.
+    """
     if len(os.fsencode(path)) <= MAX_PATH_BYTES:
         yield path
         return

@@ -125,9 +125,16 @@ class Streams:
 
     def _enter(self, agent_id: str) -> _AgentFeed:
         agent = self._agents.get(agent_id)
-        if agent is None:
-            agent = self._agents[agent_id] = _AgentFeed(self._queue)
-            agent.undo = self._host.subscribe(agent_id, agent.feed.push)
+        if agent is not None:
+            return agent
+        # Others find it when it hears: what it has not heard of they would miss.
+        made = _AgentFeed(self._queue)
+        made.undo = self._host.subscribe(agent_id, made.feed.push)
+        agent = self._agents.setdefault(agent_id, made)
+        if agent is not made:
+            made.undo()
+        if self._is_closed:
+            self.end_agent(agent_id)
         return agent
 
     def _leave(self, agent_id: str, agent: _AgentFeed) -> None:
@@ -212,7 +219,7 @@ class Streams:
         if last_id is None:
             return None, False
         boot, _, number = last_id.partition("-")
-        if boot != self._boot or not number.isascii() or not number.isdigit():
+        if boot != self._boot or not (number.isascii() and number.isdigit() and len(number) < 19):
             return None, True
         place = int(number) + 1
         if not self._all.begin <= place <= self._all.end:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import socket
-from collections.abc import Iterator
 from typing import Any
 
 from requests import PreparedRequest
@@ -14,26 +11,9 @@ from urllib3.connection import HTTPConnection
 from urllib3.connectionpool import HTTPConnectionPool
 from urllib3.exceptions import NewConnectionError
 
-__all__ = ["UnixAdapter", "short_path"]
+from dsh_actors.daemon.sockets import short_path
 
-MAX_PATH_BYTES = 107
-"""What an address of a Unix socket holds, without its closing zero byte."""
-
-
-@contextlib.contextmanager
-def short_path(path: str) -> Iterator[str]:
-    """``path`` as an address that is short enough: a longer one is reached through its open directory.
-
-    Raises OSError where the directory cannot be opened.
-    """
-    if len(os.fsencode(path)) <= MAX_PATH_BYTES:
-        yield path
-        return
-    folder = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{folder}/{os.path.basename(path)}"
-    finally:
-        os.close(folder)
+__all__ = ["UnixAdapter"]
 
 
 class _UnixConnection(HTTPConnection):

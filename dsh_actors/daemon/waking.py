@@ -45,6 +45,7 @@ def create(table: LiveTable, options: AgentOptions, bring_up: BringUp) -> LiveAg
         handle = live.handle = bring_up(live.setup)
         try:
             _describe(table, live)
+            table.require_open()  # nobody would end it any more
             table.writer.save(live.row, options_to_json(options))
         except BaseException:
             handle.dispose(DISPOSE_S)
@@ -96,6 +97,7 @@ def _resume(table: LiveTable, row: AgentRow) -> tuple[LiveAgent, CutRun | None]:
         status = live.handle.status()
         row.next_turn, row.next_step = status.next_turn, status.next_step
         live.next_seq = status.next_seq
+        table.require_open()  # nobody would end it any more
     except BaseException:
         live.handle.dispose(DISPOSE_S, keep_inbox=True)
         raise

@@ -243,8 +243,7 @@ class ChildRun:
         is_late = self._stopper.token.reason == "timeout"
         self.plan.work.quieten(self.id)
         handle.cancel({"kind": "hook", "reason": "timeout"} if is_late else {"kind": "parent"})
-        for item in self.plan.work.of(self.id):
-            item.cancel()
+        self.plan.work.cancel_all(self.id)
 
     def _on_event(self, event: Event) -> None:
         self.plan.fold.apply(event)

@@ -235,17 +235,22 @@ class Launcher:
     def _settle(self, entry: AgentEntry, run: ChildRun, end: RunEnd) -> None:
         """Tell the parent, if it is still there: its log, and of what went on behind it its model."""
         plan, ref = run.plan, AgentRef(entry, self._links)
-        try:
-            fact = words.ended_fact(run.id, plan.mode, end, plan.fold.currency)
-            ref.record("subagent/ended", fact, ignorable=True)
-            if plan.mode == "continuable":
-                limit = self._ground.config.tools.output_limit_bytes
-                message = words.notice(run.id, plan.label, end, limit)
-                # Below something that is ending nobody sets to work again.
-                is_ending = self._roster.is_stopping(entry.id) or self._links.work.is_quiet(entry.id)
-                (ref.inject if is_ending else ref.steer)(message)
-        except HarnessError as error:
-            LOGGER.warning("agent %s was not told of %s: %s", entry.id, run.id, error_chain(error))
+        fact = words.ended_fact(run.id, plan.mode, end, plan.fold.currency)
+        words_of_it: list[Callable[[], object]] = [
+            partial(ref.record, "subagent/ended", fact, ignorable=True)
+        ]
+        if plan.mode == "continuable":
+            limit = self._ground.config.tools.output_limit_bytes
+            message = words.notice(run.id, plan.label, end, limit)
+            # Below something that is ending nobody sets to work again.
+            is_ending = self._roster.is_stopping(entry.id) or self._links.work.is_quiet(entry.id)
+            tell = ref.inject if is_ending else ref.steer
+            words_of_it.append(partial(tell, message))
+        for tell_it in words_of_it:
+            try:
+                tell_it()
+            except HarnessError as error:
+                LOGGER.warning("agent %s was not told of %s: %s", entry.id, run.id, error_chain(error))
 
     def _released(self, run: ChildRun) -> None:
         self._roster.left(run)

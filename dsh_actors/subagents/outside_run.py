@@ -88,7 +88,7 @@ class OutsideRun(ChildRun):
             if event.type == "step/start":
                 self._stop_at(self._budget.reached())
             self._on_event(event)
-        except (HarnessError, LookupError, TypeError, ValueError, AttributeError):
+        except (HarnessError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
             return
         if event.type == "subagent/started":
             self._stop_at(self._budget.take_agent())

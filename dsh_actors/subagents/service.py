@@ -60,12 +60,12 @@ class Subagents:
                 code="NOT_RESUMABLE",
                 hint="start another one",
             )
-        run = self._roster.runs.get(SessionId(child))
-        if run is not None:
+        # Others may speak to it at the same time: whoever is first lets it come back, for all of them.
+        while (run := self._roster.runs.get(SessionId(child))) is not None:
             state = run.state
             if run.tell(message):
                 return state
-            run.wait_until_released()  # it is just going: it comes back
+            run.wait_until_released()  # it is just going
         self._launcher.resume(parent, SessionId(child), fact, message)
         return "ready"
 

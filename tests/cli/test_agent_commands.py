@@ -187,6 +187,8 @@ def test_a_task_comes_from_standard_input_or_not_at_all(agents: Agents) -> None:
     assert "from a pipe" in dsh.server.requests()[-1].body.decode()
     idle = agents.create("--idle")
     assert agents.json("status", idle)[0]["state"] == "idle"
+    assert agents.ok("wait", idle) == "", "it owes nothing, and was asked nothing"
+    assert agents.json("wait", idle) == [{"id": idle, "done": True, "end": None}]
     assert agents.ok("send", "--wait", idle, "now") == "Told.\n"
 
 

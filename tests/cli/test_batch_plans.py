@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -12,9 +13,12 @@ import pytest
 from dsh_actors.adapters.storage.memory import MemoryStorage
 from dsh_actors.cli.batch import BATCH_PARAMETERS, BatchArguments
 from dsh_actors.cli.batch_input import Line
+from dsh_actors.cli.batch_run import Batch, BatchSettings, RunningTask
 from dsh_actors.cli.batch_tasks import LineReading, Task, TaskPlanner
 from dsh_actors.cli.options import config_overrides
 from dsh_actors.config import load_config
+from dsh_actors.core.batch import Spending
+from dsh_actors.core.pricing import Tokens
 from dsh_actors.errors import UsageError
 from dsh_actors.runs import RunPlan
 
@@ -45,6 +49,34 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     return tmp_path
+
+
+def test_a_line_of_any_depth_is_a_task_or_has_a_fault(folder: Path) -> None:
+    planner, faults = planner_of(folder), []
+    for depth in range(700, 1_000):
+        raw = b'{"prompt":"x","schema":{"const":' + b"[" * depth + b"]" * depth + b"}}"
+        fault = LineReading(planner).task(Line(1, raw, None)).fault
+        faults += [] if fault is None else [fault.message]
+    assert faults, "the deepest can not be read"
+    assert all("nested too deeply" in message for message in faults)
+
+
+def test_what_a_task_has_used_so_far_counts_once_in_the_limit_of_the_whole() -> None:
+    nobody: Any = None
+    batch = Batch(nobody, BatchSettings("b", 1), nobody, nobody, nobody, Spending(30, None))
+    entry = RunningTask(nobody)
+    entry.run = SimpleNamespace()  # type: ignore[assignment]
+    for used, is_stopped in ((10, False), (25, False), (30, True)):
+        fold: Any = SimpleNamespace(
+            tokens=Tokens(input=used), child_tokens=Tokens(), cost=0.0, steps=1, currency=None
+        )
+        batch._account(entry, fold)
+        assert (batch.stopped is not None) is is_stopped, used
+
+
+def test_a_number_that_is_too_long_is_a_fault_in_plain_words(folder: Path) -> None:
+    task = LineReading(planner_of(folder)).task(Line(3, b'{"id":' + b"9" * 5_000 + b"}", None))
+    assert task.fault is not None and task.fault.message == "line 3 is not JSON: a number has too many digits"
 
 
 def test_a_task_is_another_one_when_what_is_asked_for_changes(folder: Path) -> None:

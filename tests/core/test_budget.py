@@ -29,6 +29,14 @@ def test_agents_cannot_begin_more_steps_than_their_pool_has() -> None:
     assert claims == [None] * 3 + [{"kind": "max_steps", "value": 3}] * 2
 
 
+def test_the_last_call_that_is_allowed_ends_nothing_and_the_next_one_does() -> None:
+    pool = Budget(Limits(max_tool_calls=2))
+    pool.spend(0, 2, 0)
+    assert pool.calls_used_up() and pool.reached() is None
+    pool.spend(0, 1, 0)
+    assert pool.reached() == {"kind": "max_tool_calls", "value": 2}
+
+
 def test_a_step_that_was_not_begun_is_given_back() -> None:
     root, one, two = Budget(Limits(max_steps=1)), Counters(), Counters()
     first, second = watch_below(root, one), watch_below(root, two)

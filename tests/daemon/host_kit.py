@@ -112,7 +112,7 @@ class Daemon:
 
     def end(self, agent_id: str) -> Any:
         """The end of its run, once it is over."""
-        end = self.host.wait([agent_id], timeout=20.0)[agent_id]
+        end = self.host.wait([agent_id], timeout=20.0).get(agent_id)
         assert end is not None, "the run is not over"
         return end
 

@@ -144,7 +144,7 @@ def test_a_token_goes_to_no_other_machine(address: str) -> None:
 
 
 def test_a_wait_goes_on_over_a_daemon_that_is_started_again(tmp_path: Path) -> None:
-    going, done = ({"done": end is not None, "ends": {"a": end}} for end in (None, {"x": 1}))
+    going, done = {"done": False, "ends": {}}, {"done": True, "ends": {"a": {"x": 1}}}
     answers = iter([b"", (200, going), (200, done)])
     with (
         fake_daemon(tmp_path / "socket", lambda asked: next(answers)) as fake,  # type: ignore[arg-type,return-value]
@@ -165,7 +165,7 @@ def test_a_wait_gives_up_on_a_daemon_that_stays_away(tmp_path: Path) -> None:
 
 
 def test_a_wait_that_takes_too_long_says_who_is_not_done(tmp_path: Path) -> None:
-    answer = (200, {"done": False, "ends": {"a": None, "b": {"x": 1}}})
+    answer = (200, {"done": False, "ends": {"c": None, "b": {"x": 1}}})
     with fake_daemon(tmp_path / "socket", lambda asked: answer) as fake, DaemonClient(fake.path) as client:
-        assert client.wait(["b", "a"], timeout_s=0) == {"b": {"x": 1}, "a": None}
-    assert fake.asked[0].body == {"ids": ["b", "a"], "any": False, "timeout_s": 0.0}
+        assert client.wait(["b", "a", "c"], timeout_s=0) == {"b": {"x": 1}, "c": None}
+    assert fake.asked[0].body == {"ids": ["b", "a", "c"], "any": False, "timeout_s": 0.0}

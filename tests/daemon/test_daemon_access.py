@@ -120,6 +120,25 @@ def test_a_port_that_is_taken_is_said_to_be():
         open_loopback(f"127.0.0.1:{first.getsockname()[1]}")
 
 
+def test_a_token_behind_a_link_is_refused_as_another_may_have_put_it_there(tmp_path):
+    (tmp_path / "elsewhere").write_text(TOKEN)
+    (tmp_path / "elsewhere").chmod(0o600)
+    (tmp_path / "token").symlink_to("elsewhere")
+    with pytest.raises(StorageError, match="token"):
+        load_token(str(tmp_path))
+
+
+def test_the_dead_socket_of_another_user_is_left_alone(tmp_path, monkeypatch):
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    with monkeypatch.context() as patches:
+        patches.setattr(sockets.os, "geteuid", lambda: 4_242)
+        with pytest.raises(UsageError, match="another user"):
+            UnixListener(str(path))
+    assert path.is_socket()
+
+
 def test_a_listener_takes_away_its_own_file_and_no_other(tmp_path):
     path = str(tmp_path / "new" / "socket")
     first = UnixListener(path)

@@ -6,13 +6,17 @@ import http.client
 import json
 import re
 import socket
+import threading
 
 import pytest
 
 from dsh_actors import task_spec
 from dsh_actors.core.schema import check_schema
+from dsh_actors.daemon import http_app
 from dsh_actors.daemon.http_app import MAX_BODY_BYTES
 from dsh_actors.daemon.schemas import COMPONENTS, resolved
+from dsh_actors.errors import HostFull
+from dsh_actors.runtime.tasks import start_task
 from tests.daemon.http_kit import UnixConnection
 
 MINIMAL = {
@@ -102,10 +106,11 @@ def test_a_number_of_too_many_digits_is_called_that(stage):
         ("POST", "/v1/agents", {"body": []}, 400, "USAGE"),
         ("POST", "/v1/agents", {"body": {"promt": "x"}}, 400, "USAGE"),
         ("POST", "/v1/agents", {"body": {"prompt": ""}}, 400, "USAGE"),
+        ("POST", "/v1/agents", {"raw": b"9" * 5_000}, 400, "BAD_JSON"),
         ("POST", "/v1/agents", {"body": {"session_id": "a/b"}}, 400, "INVALID_ID"),
         ("POST", "/v1/agents", {"body": {"session_id": ".."}}, 400, "INVALID_ID"),
         ("POST", "/v1/agents", {"body": {"resume": "."}}, 400, "INVALID_ID"),
-        ("POST", "/v1/agents/a/fork", {"body": {"session_id": ".."}}, 400, "INVALID_ID"),
+        ("POST", "/v1/agents/a/fork", {"body": {"session_id": "."}}, 400, "INVALID_ID"),
         ("POST", "/v1/agents/a/messages", {"body": {"text": 1}}, 400, "BAD_REQUEST"),
         ("POST", "/v1/agents/a/messages", {"body": {"text": "x", "how": "shout"}}, 400, "BAD_REQUEST"),
         ("POST", "/v1/agents/a/messages", {"body": {"text": "x", "loud": True}}, 400, "BAD_REQUEST"),
@@ -160,6 +165,50 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_read(stage):
     connection.close()
 
 
+def chunked_request(stage):
+    connection = UnixConnection(stage.client.place)
+    connection.putrequest("POST", "/v1/agents/a/messages")
+    connection.putheader("Content-Type", "application/json")
+    connection.putheader("Transfer-Encoding", "chunked")
+    connection.endheaders()
+    return connection
+
+
+def test_a_body_in_chunks_is_no_way_around_the_limit(stage, monkeypatch):
+    monkeypatch.setattr(http_app, "MAX_BODY_BYTES", 1000)
+    connection = chunked_request(stage)
+    text = json.dumps({"text": "x" * 2000}).encode()
+    connection.send(b"%x\r\n%b\r\n0\r\n\r\n" % (len(text), text))
+    response = connection.getresponse()
+    assert (response.status, json.loads(response.read())["error"]["code"]) == (413, "BODY_TOO_LARGE")
+    connection.close()
+    assert stage.host.agents["a"].log == []
+
+
+def test_a_body_that_comes_a_byte_at_a_time_has_an_end(stage, monkeypatch):
+    monkeypatch.setattr(http_app, "_BODY_S", 0.2)
+    connection, is_answered = chunked_request(stage), threading.Event()
+
+    def drip(_token):
+        while not is_answered.wait(0.02):
+            connection.send(b"1\r\n \r\n")
+
+    start_task(drip, lambda _end: None, name="drip")
+    response = connection.getresponse()
+    is_answered.set()
+    assert (response.status, json.loads(response.read())["error"]["code"]) == (408, "TOO_SLOW")
+    connection.close()
+
+
+def test_a_full_daemon_says_when_to_come_again(stage, monkeypatch):
+    def full(_spec):
+        raise HostFull("no room", retry_after_s=7)
+
+    monkeypatch.setattr(stage.host, "create", full)
+    refused = stage.client.post("/v1/agents", {"prompt": "x"})
+    assert (refused.status, refused.headers["Retry-After"]) == (503, "7")
+
+
 def test_a_body_in_chunks_is_read_and_a_malformed_one_refused(stage):
     connection = UnixConnection(stage.client.place)
     headers = {"Content-Type": "application/json"}
@@ -167,10 +216,8 @@ def test_a_body_in_chunks_is_read_and_a_malformed_one_refused(stage):
     pieces = (text[at : at + 1000] for at in range(0, len(text), 1000))
     connection.request("POST", "/v1/agents/a/messages", pieces, headers, encode_chunked=True)
     assert connection.getresponse().read().startswith(b'{"message_id"')
-    connection.putrequest("POST", "/v1/agents/a/messages")
-    connection.putheader("Content-Type", "application/json")
-    connection.putheader("Transfer-Encoding", "chunked")
-    connection.endheaders()
+    connection.close()
+    connection = chunked_request(stage)
     connection.send(b"zz\r\nxx\r\n")
     response = connection.getresponse()
     assert response.status == 400 and "error" in json.loads(response.read())
@@ -236,6 +283,30 @@ def test_a_wait_of_any_length_is_a_wait(stage):
     for length in (0, 1e300, 10**400):
         answer = stage.client.ask("POST", "/v1/wait", {"ids": ["a"], "timeout_s": length})
         assert (answer.status, answer.json["done"]) == (200, True)
+
+
+def test_a_look_that_takes_long_still_tells_what_is_over(stage, monkeypatch):
+    wait = stage.host.wait
+
+    def slow(ids, any=False, timeout=None):
+        threading.Event().wait(0.1)
+        return wait(ids, any, timeout)
+
+    monkeypatch.setattr(stage.host, "wait", slow)
+    assert stage.client.get("/v1/agents/a/wait?timeout=0").json["done"] is True
+
+
+def test_who_is_not_done_in_time_is_told_so_however_early_the_wait_comes_back(stage, monkeypatch):
+    monkeypatch.setattr(stage.host, "wait", lambda ids, any=False, timeout=None: {})
+    assert stage.client.get("/v1/agents/a/wait?timeout=0.01").json == {"done": False, "end": None}
+    asked = {"ids": ["a"], "timeout_s": 0}
+    assert stage.client.post("/v1/wait", asked).json == {"done": False, "ends": {}}
+
+
+def test_a_timeout_may_be_any_number(stage):
+    assert stage.client.post("/v1/wait", {"ids": ["a"], "timeout_s": 10**400}).json["done"] is True
+    refused = stage.client.post("/v1/wait", {"ids": ["a"], "timeout_s": -(10**400)})
+    assert (refused.status, refused.code) == (400, "BAD_REQUEST")
 
 
 def test_while_it_stops_only_health_is_answered(stage):

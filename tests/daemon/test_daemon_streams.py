@@ -7,6 +7,7 @@ import os
 import random
 import resource
 import socket
+import threading
 import time
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from dsh_actors.core.events import Event
 from dsh_actors.daemon.feeds import Feed
 from dsh_actors.daemon.streams import Notice
+from dsh_actors.errors import StorageError
 from dsh_actors.runtime import wsgi
 from dsh_actors.runtime.tasks import start_task
 from tests.daemon.http_kit import EventReader, info, until
@@ -226,6 +228,72 @@ def test_the_streams_of_an_agent_end_with_it(stage):
     reader.leave()
 
 
+def test_what_is_recorded_while_the_log_is_read_is_told_once(stage, monkeypatch):
+    stage.host.record("a", 2)
+    events, begun = stage.host.events, []
+
+    def events_and_more(agent_id, after=-1):
+        if not begun:
+            begun.append(1)
+            stage.host.record("a", 3)  # heard of live, and in the log by now
+        return events(agent_id, after)
+
+    monkeypatch.setattr(stage.host, "events", events_and_more)
+    reader = EventReader(stage.client, "/v1/agents/a/events")
+    first = take(reader, 5)
+    stage.host.record("a")
+    assert numbers(first + take(reader, 1)) == [0, 1, 2, 3, 4, 5]
+    reader.leave()
+
+
+def test_a_place_of_another_life_of_the_daemon_is_a_gap(stage):
+    reader = EventReader(stage.client, "/v1/events")
+    until(lambda: stage.streams.readers == 1)
+    for _ in range(3):
+        stage.streams.announce("a", Notice("agent", info("a")))
+    place = take(reader, 1)[0].id
+    reader.leave()
+    assert place.endswith("-0")
+    again = EventReader(stage.client, "/v1/events", "0" * 8 + "-0")
+    assert take(again, 1)[0].name == "gap"
+    again.leave()
+
+
+def test_a_stream_that_could_not_begin_keeps_no_later_one_from_hearing(stage, monkeypatch):
+    subscribe = stage.host.subscribe
+
+    def fail(*_arguments):
+        raise StorageError("the table cannot be read")
+
+    monkeypatch.setattr(stage.host, "subscribe", fail)
+    assert list(EventReader(stage.client, "/v1/agents/a/events")) == []
+    monkeypatch.setattr(stage.host, "subscribe", subscribe)
+    reader = EventReader(stage.client, "/v1/agents/a/events")
+    until(lambda: stage.host.agents["a"].hearers)
+    stage.host.record("a")
+    assert numbers(take(reader, 1)) == [0]
+    reader.leave()
+
+
+def test_readers_that_begin_at_the_same_time_all_hear_what_comes(stage, monkeypatch):
+    subscribe, gate, waiting = stage.host.subscribe, threading.Event(), []
+
+    def subscribe_late(*arguments):
+        waiting.append(1)
+        gate.wait(20)
+        return subscribe(*arguments)
+
+    monkeypatch.setattr(stage.host, "subscribe", subscribe_late)
+    readers = [EventReader(stage.client, "/v1/agents/a/events") for _ in range(2)]
+    until(lambda: len(waiting) == 2)
+    stage.host.record("a")  # before either of them listens, and so in the log that is read
+    gate.set()
+    assert [numbers(take(reader, 1)) for reader in readers] == [[0], [0]]
+    for reader in readers:
+        reader.leave()
+    until(lambda: not stage.host.agents["a"].hearers)
+
+
 def test_questions_are_told_to_those_who_come_later_too(stage):
     stage.streams.announce("a", Notice("approval.requested", {"id": "early"}))
     asked = {"id": "q", "agent": "a"}
@@ -255,7 +323,7 @@ def test_what_happens_to_all_agents_is_told_in_order_and_once(stage):
     again.leave()
 
 
-@pytest.mark.parametrize("last_id", ["another-3", "x", "-", "1-1-1"])
+@pytest.mark.parametrize("last_id", ["another-3", "x", "-", "1-1-1", "1-" + "9" * 5_000])
 def test_a_place_that_is_not_known_is_a_gap(stage, last_id):
     reader = EventReader(stage.client, "/v1/events", last_id)
     assert take(reader, 1)[0].name == "gap"
@@ -328,6 +396,18 @@ def test_more_connections_than_there_is_room_for_are_told_so_and_the_others_go_o
         reader.leave()
     until(lambda: stage.server.connections == 0)
     assert stage.client.get("/v1/health").status == 200
+
+
+def test_a_connection_that_asks_nothing_is_closed_at_once_at_the_end(stages):
+    stage = stages("a")
+    connection = stage.client.connect()
+    connection.request("GET", "/v1/health")
+    connection.getresponse().read()
+    assert stage.server.connections == 1
+    stage.server.stop_accepting()
+    connection.sock.settimeout(10.0)
+    assert connection.sock.recv(1) == b"", "nobody waits for its next request"
+    connection.close()
 
 
 def test_without_a_descriptor_left_clients_wait_and_nothing_is_printed(stage, capfd, monkeypatch):

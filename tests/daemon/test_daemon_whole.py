@@ -240,10 +240,10 @@ def test_waiting_ends_for_any_and_for_all(place):
     slow = place.create(client, model="manual/m")
     stream = place.manual.next_stream()
     any_of = client.post("/v1/wait", {"ids": [quick, slow], "any": True}).json
-    assert any_of["done"] and any_of["ends"][slow] is None
+    assert any_of["done"] and slow not in any_of["ends"]
     assert any_of["ends"][quick]["answer"] == "echo: hello"
     not_all = client.post("/v1/wait", {"ids": [quick, slow], "timeout_s": 0.1}).json
-    assert not not_all["done"] and not_all["ends"][slow] is None
+    assert not not_all["done"] and not_all["ends"].keys() == {quick}
     stream.send(*answer("at last"))
     whole = client.post("/v1/wait", {"ids": [quick, slow]}).json
     assert whole["done"] and whole["ends"][slow]["answer"] == "at last"
@@ -319,6 +319,24 @@ def test_its_files_are_for_its_owner_only(place):
         for path in (daemon.directory, daemon.socket_path, os.path.join(daemon.directory, "token"))
     }
     assert list(modes.values()) == [0o700, 0o600, 0o600]
+
+
+def test_a_directory_that_others_could_look_into_is_closed_to_them(place):
+    (place.home / "daemon").mkdir(parents=True)
+    (place.home / "daemon").chmod(0o755)
+    place.start()
+    assert stat.S_IMODE((place.home / "daemon").stat().st_mode) == 0o700
+
+
+def test_the_streams_of_an_agent_end_with_it_whoever_ended_it(place):
+    daemon = place.start()
+    client = place.client()
+    agent = place.create(client)
+    wait_for(client, agent)
+    reader = EventReader(client, f"/v1/agents/{agent}/events")
+    reader.until("turn/end")
+    daemon.host.dispose(agent)
+    assert [event.name for event in reader] == ["agent.disposed"]
 
 
 def test_the_socket_of_a_daemon_that_died_is_replaced(place):

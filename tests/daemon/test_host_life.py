@@ -19,6 +19,7 @@ from dsh_actors.errors import (
     StorageFull,
     UsageError,
 )
+from dsh_actors.runtime.tasks import live_tasks
 from tests.actors.kit import until
 from tests.daemon.host_kit import answer, at_once
 
@@ -240,7 +241,7 @@ def test_waiting_is_for_all_or_for_any_and_ends_in_time(daemon):
     stream = daemon.manual.next_stream()
     quick, silent = daemon.agent("hello"), daemon.agent()
     daemon.end(quick)
-    assert daemon.host.wait([slow, quick], any=True)[slow] is None
+    assert daemon.host.wait([slow, quick], any=True).keys() == {quick}
     assert daemon.host.wait([slow, quick], timeout=0.01)[quick].answer == "echo: hello"
     assert daemon.host.wait([silent], timeout=0.01) == {silent: None}
     stream.send(*answer("done"))
@@ -253,6 +254,20 @@ def test_the_end_of_an_agent_that_is_disposed_of_is_told_to_who_waits(daemon):
     ends, _ = at_once(lambda: daemon.host.wait([one], timeout=20), lambda: daemon.host.dispose(one))
     assert ends[one].reason == "internal"
     assert daemon.changes[-1].state == "disposed"
+
+
+def test_the_end_of_an_agent_that_something_else_ended_is_told_to_who_waits(daemon):
+    one = daemon.agent("work", model="manual/m")
+    daemon.manual.next_stream()
+    handle = daemon.host._table.live[one].handle
+
+    def end_it():
+        until(lambda: daemon.host._table.waits._by_id)
+        handle.dispose()
+
+    ends, _ = at_once(lambda: daemon.host.wait([one], timeout=20), end_it)
+    assert ends[one].reason == "internal"
+    assert daemon.host.get(one).state == "failed"
 
 
 def test_an_agent_that_is_disposed_of_with_a_full_disk_is_failed_until_that_is_repeated(daemon, monkeypatch):
@@ -349,3 +364,88 @@ def test_a_list_is_in_order_in_pages_and_by_state(daemon):
     assert pages == [ids[:2], ids[2:4], ids[4:]]
     assert [info.id for info in daemon.host.list("asleep")] == [ids[1], ids[3]]
     assert [info.id for info in daemon.host.list("idle", limit=2)] == [ids[0], ids[2]]
+
+
+def test_a_task_that_cannot_be_kept_leaves_no_agent_behind(daemon, monkeypatch):
+    one = daemon.agent("hello")
+    daemon.end(one)
+
+    def full(_session):
+        raise StorageFull("no room")
+
+    with monkeypatch.context() as patches:
+        patches.setattr(daemon.harness, "flush", full)
+        for begin in (
+            lambda: daemon.agent("work", model="manual/m"),
+            lambda: daemon.host.fork(one, prompt="and you?"),
+        ):
+            with pytest.raises(StorageFull):
+                begin()
+    assert daemon.states() == {one: "idle"}
+    assert daemon.host._table.room.taken == 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"session_id": ""}, {"session_id": "a\nb"}, {"session_id": "x" * 201}, {"prompt": " "}]
+)
+def test_a_fork_of_a_wrong_name_or_with_nothing_to_do_is_refused(daemon, wrong):
+    one = daemon.agent("hello")
+    daemon.end(one)
+    with pytest.raises(UsageError):
+        daemon.host.fork(one, **wrong)
+    assert daemon.states() == {one: "idle"}
+
+
+def test_a_cancel_takes_what_is_queued_for_a_sleeping_agent_too(daemon):
+    one = daemon.agent("hello")
+    daemon.end(one)
+    daemon.host.deliver(one, "by the way", "inject")
+    assert daemon.host._table.sleep_if_idle(one, is_pressed=True)
+    daemon.host.cancel(one, keep_inbox=True)
+    assert (daemon.host.get(one).state, daemon.host.get(one).next_step) == ("asleep", 1)
+    daemon.host.cancel(one)
+    assert daemon.host.get(one).next_step == 0
+    daemon.host.deliver(one, "and now?")
+    daemon.end(one)
+    assert "by the way" not in said(daemon, one)
+
+
+def said(daemon, agent_id):
+    events = (event for event in daemon.host.events(agent_id) if event.type == "user/message")
+    return [block["text"] for event in events for block in event.data["content"]]
+
+
+def test_a_late_word_of_the_run_before_does_not_end_the_next_one(daemon, monkeypatch):
+    one = daemon.agent("first", model="manual/m")
+    daemon.manual.next_stream().send(*answer("one"))
+    table = daemon.host._table
+    live, before = table.live[one], table.live[one].fold
+    daemon.end(one)
+    save, wait = table.writer.save, type(live.handle).when_done
+
+    def save_late(row, options=None):
+        save(row, options)
+        table._at_rest(live, before)
+        table._at_rest(live, live.fold)  # nothing was said to it yet
+
+    monkeypatch.setattr(table.writer, "save", save_late)
+    daemon.host.deliver(one, "second")
+    assert live.fold is not None and live.fold is not before
+    assert live.row.last_end is not None and '"one"' in live.row.last_end
+    daemon.manual.next_stream().send(*answer("two"))
+    assert daemon.end(one).answer == "two"
+    assert wait(live.handle, 10.0)
+
+
+def test_a_run_that_starts_work_turn_after_turn_is_watched_by_one_task(daemon):
+    one = daemon.agent("work", model="manual/m")
+    item = daemon.harness.work.add(one, "job-1", "bash", "make", lambda: None)
+    live = daemon.host._table.live[one]
+    for turn in range(4):
+        daemon.manual.next_stream().send(*answer(f"waiting {turn}"))
+        until(lambda: not live.is_running and live.is_watched)
+        if turn < 3:
+            live.handle.followup("go on")
+    assert live_tasks().count("daemon/when-done") == 1
+    daemon.harness.work.release(item)
+    assert daemon.end(one).turns == 4

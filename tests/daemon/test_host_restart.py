@@ -14,6 +14,7 @@ from dsh_actors.core.messages import UserSource, text_of
 from dsh_actors.core.options import AgentOptions, LimitBase, Limits
 from dsh_actors.core.policy import ApprovalPolicy, Rule
 from dsh_actors.daemon.kept_options import options_from_json, options_to_json
+from dsh_actors.daemon.registry import Change, Registry
 from dsh_actors.errors import HostFull, SessionBusy
 from dsh_actors.runtime.files import DEFAULT_POOL_SIZE, run_native
 from dsh_actors.runtime.tasks import deadline
@@ -66,7 +67,7 @@ def test_cut_runs_wait_for_room_and_nobody_waits_for_them(make_daemon):
     later = next(agent_id for agent_id in ids if agent_id != first.request.session_id)
     with pytest.raises(HostFull):
         daemon.host.deliver(later, "are you there?")
-    assert daemon.host.wait([later], timeout=0.01) == {later: None}
+    assert daemon.host.wait([later], timeout=0.01) == {}
     first.send(*answer("one"))
     second = daemon.manual.next_stream()
     assert second.request.session_id == later
@@ -84,7 +85,7 @@ def test_nobody_waits_beyond_the_end_of_the_host(make_daemon):
         daemon.host.close()
 
     ends, refused, _ = at_once(lambda: daemon.host.wait([one]), daemon.agent, close)
-    assert ends == {one: None}
+    assert ends == {}
     assert isinstance(refused, HostFull)
 
 
@@ -234,3 +235,41 @@ def test_no_secret_is_in_the_table(make_daemon, tmp_path, monkeypatch):
     assert b"canary" not in stored
     assert (place / "agents.sqlite3").stat().st_mode & 0o077 == 0
     assert place.stat().st_mode & 0o077 == 0
+
+
+def as_after_a_kill(daemon, agent_id, **changes):
+    """Let the table say of an agent what it says when the process died in a run of it."""
+    registry = Registry(str(daemon.home))
+    run_native(registry.open)
+    row = run_native(registry.read, agent_id)
+    row.state = "running"
+    for name, value in changes.items():
+        setattr(row, name, value)
+    run_native(registry.write, [Change.of(row)])
+    run_native(registry.close)
+
+
+def test_the_time_that_a_run_took_before_it_was_cut_counts(daemon):
+    one = daemon.agent("work", model="manual/m")
+    daemon.manual.next_stream()
+    daemon.close()
+    as_after_a_kill(daemon, one, run_ms=3_600_000)
+    daemon.open()
+    daemon.manual.next_stream().send(*answer("done"))
+    assert 3_600_000 <= daemon.end(one).duration_ms < 3_700_000
+
+
+def test_a_message_whose_turn_had_not_begun_at_a_kill_gets_its_turn(daemon):
+    one = daemon.agent("first", model="manual/m")
+    daemon.manual.next_stream().send(*answer("one"))
+    daemon.end(one)
+    live = daemon.host._table.live[one]
+    live.handle.inject("and then?")  # as much of a steered message as was in the log
+    begin = live.next_seq - 1
+    daemon.close()
+    as_after_a_kill(daemon, one, run_from=begin)
+    daemon.open()
+    stream = daemon.manual.next_stream()
+    assert user_texts(stream.request)[-1] == "and then?"
+    stream.send(*answer("two"))
+    assert daemon.end(one).answer == "two"

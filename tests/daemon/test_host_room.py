@@ -7,7 +7,9 @@ from functools import partial
 
 import pytest
 
+from dsh_actors.daemon.room import Room
 from dsh_actors.errors import AgentNotFound, HostFull
+from dsh_actors.runtime.tasks import deadline
 from tests.actors.kit import until
 from tests.daemon.host_kit import answer, at_once, run_program
 
@@ -79,6 +81,16 @@ def test_an_agent_falls_asleep_when_it_was_idle_for_long_enough(make_daemon):
     stream.send(*answer("done"))
     until(lambda: daemon.host.get(two).state == "asleep")
     assert daemon.host.get(two).last_end["answer"] == "done"
+
+
+def test_one_that_may_not_sleep_keeps_no_other_awake(make_daemon):
+    daemon = make_daemon(idle_after_s=0.05)
+    one = daemon.agent("hello")
+    daemon.end(one)
+    daemon.host.deliver(one, "by the way", "inject")
+    two = daemon.agent("hello")
+    until(lambda: daemon.host.get(two).state == "asleep")
+    assert daemon.host.get(one).state == "idle"
 
 
 def test_open_questions_and_owned_work_keep_an_agent_awake(daemon):
@@ -189,3 +201,55 @@ def test_agents_are_refused_or_put_to_sleep_before_the_descriptors_run_out(tmp_p
     assert "descriptor" in message
     assert found.stdout.splitlines()[1] == "{'echo: hello'}"
     assert "Too many open files" not in found.stderr
+
+
+def test_a_place_that_comes_free_while_somebody_looks_for_one_is_not_missed():
+    room = Room(1, 60.0, lambda _agent, *, is_pressed=False: leave(is_pressed))
+
+    def leave(is_pressed):
+        if not is_pressed:
+            room.give_back()
+            room.is_idle("busy again")
+        return False
+
+    room.take()
+    room.is_idle("busy")
+    with deadline(10.0):
+        room.take()
+    assert room.taken == 1
+    assert room._waiting == []
+
+
+def test_an_agent_does_not_fall_asleep_while_a_message_to_it_is_made_durable(daemon, monkeypatch):
+    one = daemon.agent("hello")
+    daemon.end(one)
+    flush, slept = daemon.harness.flush, []
+
+    def press(agent_id):
+        slept.append(daemon.host._table.sleep_if_idle(agent_id, is_pressed=True))
+        flush(agent_id)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(daemon.harness, "flush", press)
+        daemon.host.deliver(one, "by the way", "inject")
+    assert slept == [False]
+    assert daemon.host._table.sleep_if_idle(one, is_pressed=True)
+
+
+def test_what_somebody_else_says_as_an_agent_falls_asleep_is_worked_on(daemon, monkeypatch):
+    one = daemon.agent("first", model="manual/m")
+    daemon.manual.next_stream().send(*answer("one"))
+    daemon.end(one)
+    live, flush = daemon.host._table.live[one], daemon.harness.flush
+
+    def flush_and_speak(agent_id):
+        flush(agent_id)
+        live.handle.followup("by the way")
+        daemon.manual.next_stream()
+
+    with monkeypatch.context() as patches:
+        patches.setattr(daemon.harness, "flush", flush_and_speak)
+        assert daemon.host._table.sleep_if_idle(one)
+    daemon.manual.next_stream().send(*answer("two"))
+    assert daemon.end(one).answer == "two"
+    assert daemon.host.get(one).state == "idle"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import queue
 import shutil
+import threading
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +15,8 @@ from dsh_actors.actors.owned_work import WorkItem
 from dsh_actors.core.ids import SessionId
 from dsh_actors.core.messages import text_of
 from dsh_actors.core.options import Limits
-from dsh_actors.errors import SubagentError
+from dsh_actors.errors import EventRefused, SubagentError
+from dsh_actors.handle import AgentRef
 from dsh_actors.ports import ToolOutput, ToolSpec
 from dsh_actors.runtime.tasks import start_task
 from tests.actors.kit import until
@@ -427,6 +430,60 @@ def test_a_race_of_messages_with_the_end_of_an_agent_loses_none(troupe: Troupe) 
     assert agent.when_done(PATIENCE_S)
     assert sorted(said(troupe, child)[1:]) == sorted(f"m{number};" for number in range(30))
     assert all(text_of(message) for request in troupe.script.requests for message in request.messages[:1])
+
+
+def test_an_answer_reaches_its_parent_though_the_fact_of_it_cannot_be_logged(
+    troupe: Troupe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = AgentRef.record
+
+    def full(self: AgentRef, kind: str, *more: object, **named: object) -> None:
+        if kind == "subagent/ended":
+            raise EventRefused("no log holds it")
+        record(self, kind, *more, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(AgentRef, "record", full)
+    troupe.play(
+        delegate("task", background=True),
+        {"text": "waiting"},
+        {"text": "got it"},
+        {"for": "task", "text": "one"},
+    )
+    assert troupe.agent().run("go", PATIENCE_S).answer == "got it"
+    assert said(troupe)[-1].endswith("one")
+
+
+def test_many_messages_at_the_moment_of_its_end_bring_an_agent_back_once(
+    troupe: Troupe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    troupe.play(delegate("task", background=True), {"text": "waiting"}, {"for": "task", **HELD})
+    agent, service = troupe.agent(), troupe.harness.subagents
+    agent.followup("go")
+    child = began(troupe)
+    run = service._roster.runs[child]
+    settle, wait, said_so, entered = run.plan.settle, run.wait_until_released, [], []
+    gate = threading.Event()
+
+    def settle_late(*told: object) -> None:
+        gate.wait(PATIENCE_S)
+        settle(*told)
+
+    monkeypatch.setattr(run, "plan", replace(run.plan, settle=settle_late))
+    monkeypatch.setattr(run, "wait_until_released", lambda: (entered.append(1), wait()))
+    troupe.play({"for": "task", "text": "one"}, {"for": "and", "text": "two"}, {"for": "so", "text": "three"})
+    troupe.held.go.put("go")
+    until(lambda: run.state == "over")
+    for text in ("and", "so"):
+        say = partial(service.followup, agent.id, child, text)
+        start_task(lambda _token, say=say: say(), said_so.append, name="say")
+    until(lambda: len(entered) == 2)
+    gate.set()
+    until(lambda: len(said_so) == 2)
+    assert [end.error for end in said_so] == [None, None]
+    assert agent.when_done(PATIENCE_S)
+    assert {"and", "so"} <= {text.rpartition("\n")[2] for text in said(troupe, child)}
+    lives = [event for event in troupe.of("subagent/started") if event.data["id"] == child]
+    assert len(lives) == 2, "its first life, and one for both messages"
 
 
 def test_one_that_goes_on_still_answers_in_its_form(troupe: Troupe) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from dsh_actors.core.options import Limits
 from dsh_actors.core.policy import ApprovalPolicy
-from dsh_actors.errors import SubagentError, UsageError
+from dsh_actors.errors import StorageFull, SubagentError, UsageError
+from dsh_actors.handle import AgentRef
 from dsh_actors.runtime.tasks import TaskEnd, start_task
 from dsh_actors.subagents.service import ChildRequest
 from tests.actors.kit import until
@@ -140,6 +141,32 @@ def test_nesting_ends_at_the_depth_limit(troupe: Troupe) -> None:
     results = [event.data for event in troupe.stored(child) if event.type == "tool/result"]
     assert [result["error"]["code"] for result in results] == ["DEPTH_LIMIT"]
     assert troupe.results() == ["alone"]
+
+
+def test_no_request_widens_what_its_parent_may(troupe: Troupe) -> None:
+    troupe.play({"for": "one", **delegate("two")}, {"for": "one", "text": "alone"})
+    agent = troupe.agent(limits=Limits(max_depth=1))
+    assert agent.spawn("one", limits=Limits(max_depth=5)).answer == "alone"
+    (child,) = troupe.children()
+    results = [event.data for event in troupe.stored(child) if event.type == "tool/result"]
+    assert [result["error"]["code"] for result in results] == ["DEPTH_LIMIT"]
+
+
+def test_an_agent_that_could_not_be_started_is_not_counted(
+    troupe: Troupe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    troupe.play({"for": "one", "text": "1"})
+    agent = troupe.agent(limits=Limits(max_agents=1))
+
+    def full(*_arguments: object, **_more: object) -> None:
+        raise StorageFull("no room")
+
+    with monkeypatch.context() as patches:
+        patches.setattr(AgentRef, "record", full)
+        with pytest.raises(StorageFull):
+            agent.spawn("one")
+    assert troupe.harness.work.of(agent.id) == ()
+    assert agent.spawn("one").answer == "1"
 
 
 def test_without_any_depth_there_are_no_tools_for_it(troupe: Troupe) -> None:

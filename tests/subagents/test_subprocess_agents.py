@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dsh_actors.core.events import Event
 from dsh_actors.core.messages import text_of
 from dsh_actors.core.options import Limits
 from dsh_actors.core.policy import ApprovalPolicy
@@ -37,7 +38,16 @@ def speaking(script: str, **changes: object) -> str:
     return f"""cat > prompt; echo '{START}'; {script}\ncat <<'LAST'\n{end}\nLAST"""
 
 
+def breeding(count: int) -> str:
+    """A shell script that tells of so many agents of its own, and goes on."""
+    facts = [{"id": f"own-{n}", "label": "x", "mode": "one-shot"} for n in range(count)]
+    events = [Event("subagent/started", n, 1, fact).to_json() for n, fact in enumerate(facts)]
+    lines = "".join(f"{json.dumps(event)}\n" for event in events)
+    return f"echo '{START}'; cat <<'EVENTS'\n{lines}EVENTS\nmkfifo held; read line < held"
+
+
 SCRIPTS = {
+    "breeds": breeding(3),
     "good": speaking(""),
     "env": speaking("env > seen"),
     "value": ": {schema_file}; " + speaking("cp {schema_file} given", structured={"n": 1}),
@@ -74,6 +84,15 @@ def test_a_model_gives_a_task_to_a_process_by_its_name(troupe: Troupe) -> None:
     assert end.usage["children"]["input"] == 200 and end.usage["children"]["output"] == 20
     (fact,) = troupe.of("subagent/started")
     assert fact.data["via"] == "good" and ended(troupe)[0]["reason"] == "completed"
+
+
+def test_the_agents_that_it_starts_itself_count_too(troupe: Troupe) -> None:
+    agent = troupe.agent(limits=Limits(max_agents=3))
+    end = agent.spawn("task", via="breeds", timeout=20.0)
+    assert end.reason == "max_agents", end
+    with pytest.raises(SubagentError) as refused:
+        agent.spawn("another")
+    assert refused.value.code == "AGENT_LIMIT"
 
 
 def test_a_model_is_told_which_there_are(troupe: Troupe) -> None:
@@ -197,6 +216,9 @@ def test_dsh_as_a_process_is_an_agent_with_a_session_of_its_own(troupe: Troupe) 
     assert [event.type for event in troupe.stored(end.session_id or "")][-1] == "turn/end"
     (fact,) = ended(troupe)
     assert fact["usage"]["output"] == end.usage["own"]["output"] > 0
+    pool = troupe.harness._agents[agent.id].parts.env.watch.budget
+    used = sum(end.usage["own"][kind] for kind in ("input", "output", "cache_read", "cache_write"))
+    assert (pool.steps, pool.tool_calls, pool.tokens, pool.agents) == (2, 1, used, 1), "each counts once"
 
 
 def test_dsh_as_a_process_keeps_to_the_rules_of_its_parents_file(troupe: Troupe, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -92,7 +93,10 @@ def test_an_end_is_an_outcome_with_everything_it_tells() -> None:
 
 @pytest.mark.parametrize(
     ("member", "value"),
-    [("usage", 5), ("usage", {"own": []}), ("cost", "much"), ("cost", -1), ("steps", "2"), ("denied", {})],
+    [
+        *(("usage", 5), ("usage", {"own": []}), ("cost", "much"), ("cost", -1), ("cost", 10**400)),
+        *(("steps", "2"), ("denied", {})),
+    ],
 )
 def test_numbers_that_are_none_count_as_nothing(member: str, value: object) -> None:
     end = run_end_of({**END, member: value}, "mine")
@@ -103,6 +107,21 @@ def test_numbers_that_are_none_count_as_nothing(member: str, value: object) -> N
 def test_an_end_without_an_outcome_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError):
         run_end_of({**END, **wrong}, "mine")
+
+
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [("denied", [{"a": math.nan}]), ("limit", {"value": math.inf}), ("structured", {"a": math.nan})],
+)
+def test_what_no_log_could_hold_is_no_outcome(member: str, value: object) -> None:
+    with pytest.raises(ValueError, match="cannot be kept"):
+        run_end_of({**END, member: value}, "mine")
+
+
+def test_an_end_that_is_nested_too_deeply_is_a_fault() -> None:
+    deep = b"[" * 700 + b"]" * 700
+    lines, _ = fed(dumped(START) + b'{"type":"run.end","reason":"completed","structured":' + deep + b"}\n")
+    assert lines.end is None and "nested deeper" in (lines.fault or "")
 
 
 def test_a_foreign_end_may_say_no_more_than_its_status_and_answer() -> None:

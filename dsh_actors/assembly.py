@@ -77,7 +77,7 @@ class AgentAssembly:
         self.pool: Budget | None = None
         """What all agents that no other one starts share, besides the limits of each."""
         self._probed: str | None = None
-        self.sandbox = "off"
+        self.sandbox: str | None = None
         self._shared_env: dict[str, str] = {}
 
     def check(self, options: AgentOptions) -> None:
@@ -325,6 +325,7 @@ class AgentAssembly:
         cwd: str,
     ) -> Sequence[str]:
         if options.sandbox == "off":
+            self.sandbox = self.sandbox or "off"
             return argv
         kind = self._probe()
         return wrap_command(kind, argv, cwd, roots, *own_places) if kind != "none" else argv

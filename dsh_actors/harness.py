@@ -138,8 +138,8 @@ class Harness:
         self.close()
 
     @property
-    def sandbox(self) -> str:
-        """``bwrap``, ``none`` or ``off``: what shell commands ran in, as far as any ran."""
+    def sandbox(self) -> str | None:
+        """``bwrap``, ``none`` or ``off``: what shell commands ran in; None where none ran."""
         return self._assembly.sandbox
 
     @property

@@ -28,7 +28,7 @@ class Circumstances:
     """What the log does not know about the end of a run.
 
     ``reason`` overrides the log's (``usage``, ``busy``, ``pipe``, ``internal``, …) and comes with
-    ``message``. ``signal`` is the signal that stopped the run; ``sandbox`` is bwrap, none or off.
+    ``message``. ``signal`` is the signal that stopped the run; ``sandbox``: bwrap, none or off.
     """
 
     session_id: str | None = None

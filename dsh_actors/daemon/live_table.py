@@ -79,7 +79,7 @@ class LiveTable:
         return self.harness.config.price
 
     @property
-    def sandbox(self) -> str:
+    def sandbox(self) -> str | None:
         return self.harness.sandbox
 
     def now_ms(self) -> int:

@@ -77,6 +77,14 @@ def test_with_all_the_sandbox_stays_and_commands_write_everywhere_else(place: Ds
     assert (outside / "by-tool").read_text() == "b"
 
 
+@pytest.mark.parametrize(("script", "sandbox"), [([], None), ([C("bash", {"command": "true"})], "off")])
+def test_the_end_names_a_sandbox_only_where_a_command_ran(
+    place: Dsh, script: list, sandbox: str | None
+) -> None:
+    place.server.script(*script, T("done"))
+    assert place.run("--sandbox", "off", "--json", "x").end["sandbox"] == sandbox
+
+
 def test_a_key_in_the_prompt_or_the_system_prompt_is_neither_sent_nor_stored(place: Dsh) -> None:
     place.server.script(T("fine"))
     result = place.run("--append-system-prompt", f"be kind, {SECRET}", "--json", f"my key is {SECRET}.")

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import re
+import resource
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -105,10 +106,11 @@ def segment_names(log_directory: str) -> list[str]:
     return [name for _seq, name in sorted((seq, name) for seq, name in numbered if seq is not None)]
 
 
-_MAX_OPEN = 128
+_LIMIT = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+_MAX_OPEN = 1_024 if _LIMIT == resource.RLIM_INFINITY else min(1_024, _LIMIT // 8)
 _open_tails: OrderedDict[SegmentTail, int] = OrderedDict()
 """Descriptors of the segments that were appended to last; older ones are closed, so that an idle session
-costs none. Whoever takes one out owns it, which is one atomic step."""
+costs none in the long run. Whoever takes one out owns it, which is one atomic step."""
 
 
 class SegmentTail:

@@ -8,7 +8,7 @@ __all__ = ["settle_memory"]
 
 _YOUNG = 5_000
 """New objects between two looks for garbage among them. A step makes some hundreds, hardly any of which is
-garbage that only a look finds; a thousand agents at work do a sixth more with it."""
+garbage that only a look finds; a thousand agents at work do some tenth more with it."""
 
 _M_ARENA_MAX = -8
 """From glibc's <malloc.h>."""
@@ -18,13 +18,13 @@ def settle_memory() -> None:
     """Call it once, early, in a process that lives long.
 
     What is there now, modules mostly, is taken to stay, and is no longer looked through for garbage: full
-    collections are then due after some dozens of agents instead of some hundreds. All native threads
-    take memory from one heap: each would have one of its own that is never given back, and as the
-    interpreter lets one of them run at a time, they hardly ever wait for each other there.
+    collections have less to look through. All native threads take memory from one heap: each would have
+    one of its own that is never given back, and as the interpreter lets one of them run at a time, they
+    hardly ever wait for each other there.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_YOUNG, 20, 20)
+    gc.set_threshold(_YOUNG, 10, 10)
     import ctypes  # only where it is wanted
 
     try:

@@ -132,7 +132,7 @@ def test_a_second_daemon_is_refused_in_one_line(dsh):
         (("--max-live", "0"), "max_live"),
         (("--idle-exit", "soon"), "duration"),
         (("--ready-fd", "1"), "ready-fd"),
-        (("--ready-fd", "77"), "ready-fd"),
+        (("--ready-fd", "999999"), "ready-fd"),
         (("--no-such",), "no-such"),
     ],
 )

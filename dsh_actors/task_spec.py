@@ -28,6 +28,7 @@ from dsh_actors.errors import (
 from dsh_actors.ports import SessionStorage
 
 __all__ = [
+    "LIMIT_NAMES",
     "MAX_ID_LENGTH",
     "TaskSpec",
     "approval_policy",
@@ -49,7 +50,9 @@ _KEYS = {
 }
 _TEXTS = ("prompt", "cwd", "system_prompt", "append_system_prompt", "session_id", "resume", "fork")
 _LISTS = ("tools", "deny_tools", "add_dirs")
-_LIMITS = (*(name[7:] for name in KEYS_BY_NAME if name.startswith("limits.")), "max_retries")
+LIMIT_NAMES = (*(name[7:] for name in KEYS_BY_NAME if name.startswith("limits.")), "max_retries")
+"""The limits of a task, as its options are called."""
+
 _KNOWN = (*_KEYS, *_TEXTS, *_LISTS, "ephemeral", "limits", "schema", "schema_retries", "id")
 
 
@@ -84,7 +87,8 @@ class TaskSpec:
             raise UsageError(f"{where}: a task is a JSON object, not {_kind(given)}")
         for key in given:
             if key not in _KNOWN:
-                hint = f'it stands in "limits": {{"{key}": …}}' if key in _LIMITS else nearest(key, _KNOWN)
+                is_limit = key in LIMIT_NAMES
+                hint = f'it stands in "limits": {{"{key}": …}}' if is_limit else nearest(key, _KNOWN)
                 raise UsageError(f"{where}: unknown key {shorten(key, 60)!r}", hint=hint)
         # A null is as good as a key that is not there.
         values = {key: value for key, value in given.items() if value is not None}
@@ -181,8 +185,8 @@ def _config_keys(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     keys = {key: KEYS_BY_NAME[key].parse(value, where) for key, value in given.items()}
     limits = _object(values.get("limits", {}), "limits", where)
     for name, value in limits.items():
-        if name not in _LIMITS:
-            raise UsageError(f"{where}: unknown limit {shorten(name, 60)!r}", hint=nearest(name, _LIMITS))
+        if name not in LIMIT_NAMES:
+            raise UsageError(f"{where}: unknown limit {shorten(name, 60)!r}", hint=nearest(name, LIMIT_NAMES))
         key = "model.max_retries" if name == "max_retries" else f"limits.{name}"
         if value is not None:
             keys[key] = KEYS_BY_NAME[key].parse(value, where)
@@ -191,7 +195,7 @@ def _config_keys(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def _limits(limits: Limits, keys: Mapping[str, Any]) -> Limits:
     changes = {}
-    for name in _LIMITS:
+    for name in LIMIT_NAMES:
         key = "model.max_retries" if name == "max_retries" else f"limits.{name}"
         if key in keys:
             changes["max_retries" if name == "max_retries" else KEYS_BY_NAME[key].field] = keys[key]

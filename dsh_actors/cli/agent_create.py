@@ -22,7 +22,7 @@ from dsh_actors.cli.prompt_input import read_prompt
 from dsh_actors.core.policy import POLICY_NAMES
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import UsageError
-from dsh_actors.task_spec import chosen_session_id
+from dsh_actors.task_spec import LIMIT_NAMES, chosen_session_id
 
 __all__ = ["COMMAND", "LOCAL", "REFUSED", "SENT", "task_of"]
 
@@ -49,23 +49,10 @@ LOCAL = frozenset({"prompt", "prompt_file", "files", "stdin_max_bytes", "stdin_t
 """Options that are this command's own business: where the prompt comes from, and what is printed."""
 
 _AS_GIVEN = ("model", "reasoning", "max_output", "sandbox", "session_id", "resume", "fork")
-_LIMITS = (
-    "max_steps",
-    "max_tool_calls",
-    "max_tokens",
-    "max_cost",
-    "timeout",
-    "deadline",
-    "tool_timeout",
-    "max_retries",
-    "max_agents",
-    "max_concurrent_agents",
-    "max_depth",
-)
 SENT = frozenset(
     {
         *_AS_GIVEN,
-        *_LIMITS,
+        *LIMIT_NAMES,
         *("cwd", "add_dirs", "tools", "deny_tools", "approve", "schema", "schema_retries"),
         *("system_prompt", "system_prompt_file", "append_system_prompt", "append_system_prompt_file"),
     }
@@ -108,7 +95,7 @@ def task_of(arguments: RunArguments, *, idle: bool = False) -> JsonObject:
         task[name] = inline_or_file(arguments, name)
     if arguments.schema is not None:
         task |= {"schema": schema_in(arguments.schema), "schema_retries": arguments.schema_retries}
-    limits = {name: getattr(arguments, name) for name in _LIMITS}
+    limits = {name: getattr(arguments, name) for name in LIMIT_NAMES}
     task["limits"] = {name: value for name, value in limits.items() if value is not None} or None
     task["prompt"] = _prompt(arguments, idle=idle)
     return {name: value for name, value in task.items() if value is not None}

@@ -19,8 +19,7 @@ from dsh_actors.cli.batch_tasks import LineReading, TaskPlanner
 from dsh_actors.cli.debugging import install_debugging
 from dsh_actors.cli.options import RUN_PARAMETERS, RunArguments, config_overrides, duration_option
 from dsh_actors.cli.places import working_directory
-from dsh_actors.cli.run import close
-from dsh_actors.cli.stopping import SignalWatch
+from dsh_actors.cli.stopping import CLOSE_S, SignalWatch, close_harness
 from dsh_actors.cli.streams import STREAMS
 from dsh_actors.config import load_config
 from dsh_actors.core.batch import SCHEMA_VERSION, BatchStop, Spending
@@ -40,7 +39,6 @@ __all__ = ["COMMAND"]
 DEFAULT_JOBS = 8
 
 _PIECE = 1 << 20
-_CLOSE_S = 5.0
 _ERROR_LINE_PATIENCE_S = 5.0
 _OF_ONE_RUN = {
     *("prompt", "prompt_file", "files", "stdin_max_bytes", "stdin_timeout"),
@@ -148,10 +146,7 @@ def _execute(arguments: BatchArguments, stack: ExitStack, began: float) -> int:
         sink.put({"type": "batch.start", "schema_version": SCHEMA_VERSION, "name": settings.name})
         _drive(whole, reader, LineReading(planner), sink, arguments, signals)
     finally:
-        if signals is None:
-            harness.close(_CLOSE_S)
-        else:
-            problem = close(harness, signals)
+        problem = close_harness(harness, None if signals is None else signals.deadline, CLOSE_S)
     return _finish(whole, settings, sink, problem, began)
 
 

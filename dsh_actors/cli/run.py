@@ -21,22 +21,18 @@ from dsh_actors.cli.options import (
 from dsh_actors.cli.places import working_directory
 from dsh_actors.cli.prompt_input import Prompt, read_prompt
 from dsh_actors.cli.render import RunOutput
-from dsh_actors.cli.stopping import SignalWatch, Stopped
+from dsh_actors.cli.stopping import CLOSE_S, SignalWatch, Stopped, close_harness
 from dsh_actors.config import Config, load_config
 from dsh_actors.core.exit_codes import reason_of_error
 from dsh_actors.core.ids import SessionId
 from dsh_actors.core.outcome import Circumstances, OutcomeFold, RunEnd
 from dsh_actors.errors import HarnessError, UsageError
-from dsh_actors.runtime.tasks import deadline
 from dsh_actors.task_spec import chosen_session_id
 
 if TYPE_CHECKING:
-    from dsh_actors.harness import Harness
     from dsh_actors.runs import RunPlan
 
 __all__ = ["COMMAND"]
-
-_CLOSE_S = 5.0
 
 
 def run(**options: Any) -> int:
@@ -142,19 +138,8 @@ def execute(
     try:
         end = RunDriver(harness, plan, arguments, output, signals, started).execute()
     finally:
-        problem = close(harness, signals)
+        problem = close_harness(harness, signals.deadline, CLOSE_S)
     return replace(end, warnings=(*end.warnings, problem)) if problem else end
-
-
-def close(harness: Harness, signals: SignalWatch) -> str | None:
-    """End the harness in bounded time; what went wrong, which no longer changes the outcome."""
-    left = _CLOSE_S if signals.deadline is None else max(0.5, signals.deadline - time.monotonic())
-    try:
-        with deadline(left + 0.5):
-            harness.close(left)
-    except HarnessError as error:
-        return f"closing: {describe_error(error)}"
-    return None
 
 
 def settle(

@@ -16,7 +16,7 @@ from dsh_actors.cli.options import RUN_PARAMETERS, RunArguments, agent_options, 
 from dsh_actors.cli.places import working_directory
 from dsh_actors.cli.render import RunOutput
 from dsh_actors.cli.script_stop import ScriptStop, TimeUp, ending_of
-from dsh_actors.cli.stopping import Stopped
+from dsh_actors.cli.stopping import Stopped, close_harness
 from dsh_actors.config import Config, load_config
 from dsh_actors.config.cost_limit import require_price
 from dsh_actors.core.budget import Budget
@@ -24,7 +24,7 @@ from dsh_actors.core.exit_codes import EXIT_CODES, error_line, exit_code_of, rea
 from dsh_actors.core.options import DEFAULT_SCHEMA_RETRIES, AgentOptions, Limits
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import HarnessError, UsageError
-from dsh_actors.runtime.tasks import deadline
+from dsh_actors.task_spec import LIMIT_NAMES
 
 if TYPE_CHECKING:
     from dsh_actors.cli.script_program import Program
@@ -46,17 +46,7 @@ _TAKEN = frozenset(
         "approve",
         "sandbox",
         "ephemeral",
-        "max_steps",
-        "max_tool_calls",
-        "max_tokens",
-        "max_cost",
-        "timeout",
-        "deadline",
-        "tool_timeout",
-        "max_retries",
-        "max_agents",
-        "max_concurrent_agents",
-        "max_depth",
+        *LIMIT_NAMES,
         "progress",
         "result_file",
         "simple_exit",
@@ -176,7 +166,7 @@ class ScriptRun:
         finally:
             stop.is_over = True
             progress.close()
-            problem = self._close(harness, stop)
+            problem = close_harness(harness, stop.deadline, _CLOSE_S)
         if problem is not None and not ending.message:
             return Ending("internal", problem)
         return ending
@@ -211,15 +201,6 @@ class ScriptRun:
     def _ended_by(self, error: Stopped | TimeUp) -> Ending:
         reason, name = ending_of(error)
         return Ending(reason, str(error) if name is None else f"stopped by {name}", name)
-
-    def _close(self, harness: Harness, stop: ScriptStop) -> str | None:
-        left = _CLOSE_S if stop.deadline is None else max(0.5, stop.deadline - time.monotonic())
-        try:
-            with deadline(left + 0.5):
-                harness.close(left)
-        except HarnessError as error:
-            return f"closing: {describe_error(error)}"
-        return None
 
     # --- what is said of the end -------------------------------------------------------------
 

@@ -10,13 +10,21 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from dsh_actors.core.exit_codes import exit_code_of
+from dsh_actors.core.exit_codes import describe_error, exit_code_of
 from dsh_actors.core.options import GRACE_S
+from dsh_actors.errors import HarnessError
 from dsh_actors.runtime.signals import on_signals, raise_in_main
 from dsh_actors.runtime.tasks import deadline
 
-__all__ = ["SignalWatch", "Stopped", "raising_signals"]
+if TYPE_CHECKING:
+    from dsh_actors.harness import Harness
+
+__all__ = ["CLOSE_S", "SignalWatch", "Stopped", "close_harness", "raising_signals"]
+
+CLOSE_S = 5.0
+"""How long a harness may take to end where nobody is in a hurry."""
 
 _LAST_WORDS_S = 0.5
 """How long a forced end may take."""
@@ -88,3 +96,17 @@ def raising_signals() -> Iterator[None]:
 
 def _raise(number: int, _frame: object) -> None:
     raise_in_main(Stopped(signal.Signals(number).name))
+
+
+def close_harness(harness: Harness, stop_at: float | None, usual_s: float) -> str | None:
+    """End a harness in ``usual_s`` seconds, or in what a stop at the monotonic ``stop_at`` leaves of them.
+
+    Returns what went wrong, which no longer changes the outcome.
+    """
+    left = usual_s if stop_at is None else max(0.5, stop_at - time.monotonic())
+    try:
+        with deadline(left + 0.5):
+            harness.close(left)
+    except HarnessError as error:
+        return f"closing: {describe_error(error)}"
+    return None

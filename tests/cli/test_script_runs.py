@@ -196,7 +196,7 @@ def test_what_a_program_wants_done_at_its_end_is_done(dsh: Dsh) -> None:
     program = (
         "import atexit, threading, time\n"
         "atexit.register(print, 'at exit')\n"
-        "threading.Thread(target=lambda: (time.sleep(0.1), print('thread'))).start()\n"
+        "threading.Thread(target=lambda: (time.sleep(0), print('thread'))).start()\n"
     )
     result = run(dsh, program)
     assert (result.code, result.out, result.err) == (0, "thread\nat exit\n", "")

@@ -66,7 +66,7 @@ class LimitWatch:
 
         ``unknown`` marks a limit whose use is not known any more.
         """
-        self._count(counters)
+        self.settle(counters)
         if guard.count >= STOP_AT:
             return {"kind": "stuck", "value": STOP_AT}
         return self.budget.steps_reached() or self.budget.spending_reached()
@@ -76,12 +76,12 @@ class LimitWatch:
 
         ``unsettled`` is what the last attempt reported, where the counters do not hold it yet.
         """
-        self._count(counters)
+        self.settle(counters)
         return self.budget.spending_reached(0 if unsettled is None else unsettled.total)
 
     def before_call(self, counters: Counters, guard: LoopGuard) -> JsonObject | None:
         """The cause that keeps one more call of a step from starting, if any; one that may is counted."""
-        self._count(counters)
+        self.settle(counters)
         if self.budget.calls_used_up():
             return {"kind": "hook", "reason": "max_tool_calls"}
         if guard.count >= STOP_AT:
@@ -90,8 +90,8 @@ class LimitWatch:
         self.budget.spend(0, 1, 0)
         return None
 
-    def _count(self, counters: Counters) -> None:
-        """Bring the pool up to date with what the session's own counters say."""
+    def settle(self, counters: Counters) -> None:
+        """Bring the pool up to date with the session's own counters: a turn's end leaves it exact."""
         tokens = counters.tokens
         steps, calls = counters.steps - self._steps, counters.tool_calls - self._calls
         if steps or calls or tokens != self._tokens:

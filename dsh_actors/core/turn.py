@@ -358,7 +358,8 @@ class TurnMachine:
         self.do(io.Flush(None))
         self.requests.drop()
         self._batch, self._prompt, self._claimed = None, None, ()
-        may_go_on = self.env.watch.before_step(self.state.counters, LoopGuard()) is None and drive_on
+        self.env.watch.settle(self.state.counters)
+        may_go_on = drive_on and self.env.watch.before_step(self.state.counters, LoopGuard()) is None
         if may_go_on and self.state.inbox.has_pending():
             self._latched = False
             self._open_turn()

@@ -54,7 +54,7 @@ def test_the_description_is_self_contained(stage):
 
 def test_the_description_of_a_task_has_the_keys_that_a_task_has():
     assert set(COMPONENTS["TaskSpec"]["properties"]) == set(task_spec._KNOWN)
-    assert set(COMPONENTS["TaskSpec"]["properties"]["limits"]["properties"]) >= set(task_spec._LIMITS)
+    assert set(COMPONENTS["TaskSpec"]["properties"]["limits"]["properties"]) >= set(task_spec.LIMIT_NAMES)
 
 
 def test_the_description_tells_the_bounds_that_are_held(stage):

@@ -39,6 +39,8 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(PATIENCE_S)
         self.sock.connect(self.path)
+        # One that is over is not opened again by somebody who still sends: nobody would close it.
+        self.auto_open = 0
 
 
 @dataclass

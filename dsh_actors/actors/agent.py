@@ -91,6 +91,7 @@ class AgentActor(BaseActor):
 
     def stopped(self) -> None:
         self._effects.close()
+        self.machine.requests.let_go()
 
     @property
     def condition(self) -> str:

@@ -111,9 +111,7 @@ class Chains:
             inputs = accept(answer())
         except BaseException as error:
             # Interceptors, a provider's prepare, prompt sections: foreign code, which may raise anything.
-            let_exits_pass(error)
-            failure = failure_of(error)
-            inputs = [on_error(failure) if on_error else io.WorkFailed(ticket, failure)]
+            inputs = [_failed(ticket, error, on_error)]
         self._feed(inputs)
 
     def _work(
@@ -139,12 +137,11 @@ class Chains:
         if self._tasks.pop(message.ticket, None) is None:
             return  # the work was cancelled
 
-        def answer() -> Any:
-            if message.end.error is not None:
-                raise message.end.error
-            return message.end.value
-
-        self.settle(message.ticket, answer, message.accept, message.on_error)
+        end = message.end
+        if end.error is not None:
+            self._feed([_failed(message.ticket, end.error, message.on_error)])
+        else:
+            self.settle(message.ticket, lambda: end.value, message.accept, message.on_error)
 
     def cancel(self, ticket: Ticket, cause: JsonObject) -> bool:
         """Give the work up, if there is any; its answer will not count. Whether there was any."""
@@ -153,3 +150,9 @@ class Chains:
             return False
         task.kill(KILL_GRACE_S, cause)
         return True
+
+
+def _failed(ticket: Ticket, error: BaseException, on_error: OnError) -> io.Input:
+    let_exits_pass(error)
+    failure = failure_of(error)
+    return on_error(failure) if on_error else io.WorkFailed(ticket, failure)

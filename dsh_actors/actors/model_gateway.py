@@ -89,6 +89,12 @@ class StreamHold:
             self._timer.cancel()
             self._timer = None
 
+    def end(self) -> None:
+        """The stream is over: nothing is called any more, and what would have been called is let go."""
+        self.close()
+        self._wake = None
+        self._expired = _nothing
+
     def _arm(self, seconds: float) -> None:
         self.close()
         self._armed_for = self._deadline
@@ -213,7 +219,7 @@ class ModelGatewayActor(BaseActor):
         def deliver(end: TaskEnd[None]) -> None:
             if self._state.streams.get(key) is stream:
                 del self._state.streams[key]
-            stream.hold.close()
+            stream.hold.end()
             if not stream.guard.finished:
                 failure = _failure_of(end, stream.hold)
                 kind: FinishKind = "aborted" if failure.code == "ABORTED" else "error"
@@ -276,3 +282,7 @@ def _failure_of(end: TaskEnd[None], hold: StreamHold) -> Failure:
     if end.error is None:
         return Failure("the stream ended without an end", "STREAM_CLOSED")
     return failure_of(end.error)
+
+
+def _nothing() -> None:
+    """What expires after the end of a stream."""

@@ -223,7 +223,7 @@ class RunOutput:
             if self.give_up_at is not None and time.monotonic() > self.give_up_at:
                 return False
         if ends[0].error is not None:
-            raise ends[0].error
+            raise ends.pop().error  # type: ignore[misc]  # it was looked at just before
         return True
 
     def cut_short(self, end: RunEnd) -> RunEnd:

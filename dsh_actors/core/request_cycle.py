@@ -83,6 +83,10 @@ class RequestCycle:
         self._attempt = None
         self._prepare()
 
+    def let_go(self) -> None:
+        """The agent is over: without the way back, its memory is free at once and not at a collection."""
+        del self._turn, self.titles._turn
+
     def drop(self) -> None:
         """Forget the attempt under way. What it used is paid for all the same."""
         if self._attempt is not None:

@@ -158,6 +158,7 @@ class Scope:
         self.closed = True
         while self._undos:
             self._undos[next(reversed(self._undos))]()
+        self._views, self._views_of = {}, -1  # they hold what was registered, and that this scope
 
     def _handle(self, point: str, known: frozenset[str], handler: Handler, *, prepend: bool = False) -> Undo:
         if point not in known:

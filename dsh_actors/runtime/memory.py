@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
+from typing import Any
 
-__all__ = ["settle_memory"]
+__all__ = ["give_back_memory", "settle_memory"]
 
 _YOUNG = 5_000
 """New objects between two looks for garbage among them. A step makes some hundreds, hardly any of which is
@@ -25,9 +27,23 @@ def settle_memory() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, 10, 10)
+    _in_libc("mallopt", lambda mallopt: mallopt(_M_ARENA_MAX, 1))
+
+
+def give_back_memory() -> None:
+    """Return to the system what is free in the midst of the native heap: up to some milliseconds of work.
+
+    For a process in which much has just ended. The heap itself gives back its upper end only.
+    """
+    _in_libc("malloc_trim", lambda malloc_trim: malloc_trim(0))
+
+
+def _in_libc(name: str, use: Callable[[Any], object]) -> None:
+    """Nothing happens with another C library than glibc, which has no function of this name."""
     import ctypes  # only where it is wanted
 
     try:
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+        function = getattr(ctypes.CDLL(None), name)
     except (OSError, AttributeError):
-        return  # another C library than glibc
+        return
+    use(function)

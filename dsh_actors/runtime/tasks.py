@@ -109,16 +109,8 @@ class Task:
 
     def _run(self, work: Callable[[CancelToken], Any]) -> None:
         self._is_begun = True
-        end: TaskEnd[Any]
-        try:
-            end = TaskEnd(work(self._source.token), None)
-        except BaseException as error:
-            # Anything at all: foreign code runs here, and its end must be heard of.
-            end = TaskEnd(None, error)
-        self._finish(end)
-        if isinstance(end.error, KeyboardInterrupt):
-            # Ctrl-C hits whichever greenlet runs; it was meant for the program.
-            forward_exit(end.error)
+        # Not kept here: an error's traceback leads to this frame, and would hold itself in memory.
+        self._finish(_end_of(work, self._source.token))
 
     def _finish(self, end: TaskEnd[Any]) -> None:
         self.ended = True
@@ -129,6 +121,18 @@ class Task:
         except Exception:
             # `deliver` is the caller's; there is nobody else to tell.
             LOGGER.exception("the end of task %s could not be delivered", self.name)
+        if isinstance(end.error, KeyboardInterrupt):
+            # Ctrl-C hits whichever greenlet runs; it was meant for the program.
+            forward_exit(end.error)
+
+
+def _end_of(work: Callable[[CancelToken], T], token: CancelToken) -> TaskEnd[T]:
+    # Its frame is a part of the traceback, and must not refer to the error.
+    try:
+        return TaskEnd(work(token), None)
+    except BaseException as error:
+        # Anything at all: foreign code runs here, and its end must be heard of.
+        return TaskEnd(None, error)
 
 
 def _nowhere(end: TaskEnd[Any]) -> None:

@@ -223,7 +223,7 @@ class ChildRun:
             self._wake.wait(left)
             self._wake.clear()
         if rest[0].error is not None:
-            raise rest[0].error
+            raise rest.pop().error  # type: ignore[misc]  # it was looked at just before
         return True
 
     def _await_rest(self, handle: AgentHandle) -> None:

@@ -256,6 +256,7 @@ class Launcher:
         self._roster.left(run)
         if run.item is not None:
             self._links.work.release(run.item)
+            run.item = None
 
 
 def _descriptor(label: str, mode: Mode, header: SessionHeader) -> JsonObject:

@@ -266,6 +266,8 @@ def _error_reply(
 def _own_error(error: Any) -> bytes:
     """What bottle refuses by itself: a path or a method that is not there, a path that is not UTF-8."""
     status = error.status_code
+    # It leads to the frame of bottle that keeps it: the connection would wait for a collection.
+    error.__traceback__ = None
     bottle.response.content_type = JSON
     words = {404: "there is no such path", 405: "this path has other methods", 400: "the path is malformed"}
     if status >= 500:

@@ -14,6 +14,7 @@ from dsh_actors.daemon import sleeper
 from dsh_actors.runtime.memory import give_back_memory
 from tests.actors.kit import until
 from tests.daemon.host_kit import Daemon
+from tests.daemon.http_kit import EventReader, Stage
 
 SCRIPTS = {
     "an answer": [{"text": "ok"}],
@@ -109,6 +110,18 @@ def test_an_agent_that_slept_was_forked_and_cancelled_leaves_no_garbage(daemon: 
         for each in (one, other, stopped):
             daemon.host.dispose(each)
         assert daemon.states() == {}
+
+    assert garbage_of(work) == {}
+
+
+def test_requests_and_streams_leave_no_garbage(stage: Stage) -> None:
+    def work() -> None:
+        for path in ("/v1/agents/a", "/v1/agents/nobody", "/v1/nothing", "/v1/agents?limit=x"):
+            stage.client.get(path)
+        assert stage.client.ask("DELETE", "/v1/events").status == 405
+        reader = EventReader(stage.client, "/v1/agents/a/events")
+        reader.leave()
+        until(lambda: stage.server.connections == 0)
 
     assert garbage_of(work) == {}
 

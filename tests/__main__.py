@@ -19,6 +19,9 @@ ROOT = Path(__file__).resolve().parents[1]
 RUNS = 2
 BENCH = "tests/bench"
 PYTEST = [sys.executable, "-W", "error", "-m", "gevent.monkey", "--module", "pytest", "-q"]
+HANG_S = 200
+"""A test that takes longer hangs, and ends its run."""
+HANG = ["-o", f"faulthandler_timeout={HANG_S}", "-o", "faulthandler_exit_on_timeout=true"]
 NO_TESTS = 5
 """What pytest exits with where it ran none, as the other run had claimed every file."""
 
@@ -29,10 +32,11 @@ _COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed|xpassed|warni
 class Run:
     """One run of pytest. Its progress is shown at once, the rest when it is over."""
 
-    def __init__(self, *options: str) -> None:
+    def __init__(self, *options: str, claims: Path | None = None) -> None:
         self.said: list[str] = []
+        self._claims = claims
         self._process = subprocess.Popen(
-            [*PYTEST, *options],
+            [*PYTEST, *HANG, *options],
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -56,17 +60,24 @@ class Run:
         """Wait for it, show what it had to say, count its tests; its exit code."""
         self._reader.join()
         print("".join(self.said), end="", flush=True)
-        last = self.said[-1] if self.said else ""
-        counts.update({word.rstrip("s"): int(number) for number, word in _COUNT.findall(last)})
+        found = _COUNT.findall(self.said[-1] if self.said else "")
+        counts.update({word.rstrip("s"): int(number) for number, word in found})
         code = self._process.wait()
+        if not found and code not in (0, NO_TESTS):
+            print(f"==== a run ended with {code} in the midst of {self._last_test()}", flush=True)
         return 0 if code == NO_TESTS else code
+
+
+    def _last_test(self) -> str:
+        last = self._claims and self._claims / f"at-{self._process.pid}"
+        return last.read_text("utf-8") if last and last.exists() else "a test"
 
 
 def main() -> int:
     began, counts = time.monotonic(), Counter[str]()
     with tempfile.TemporaryDirectory() as claims:
         shared = ("tests", f"--share={claims}", f"--ignore={BENCH}", "-p", "no:cacheprovider")
-        runs = [Run(*shared) for _ in range(RUNS)]
+        runs = [Run(*shared, claims=Path(claims)) for _ in range(RUNS)]
         codes = [run.end(counts) for run in runs]
     codes.append(Run(BENCH).end(counts))
     said = ", ".join(f"{number} {word}" for word, number in counts.items())

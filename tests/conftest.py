@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from itertools import groupby
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -38,6 +39,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     item = next(mine, None)
     while item is not None:
         following = next(mine, None)
+        # Whoever started the runs says in which test one of them died.
+        Path(folder, f"at-{os.getpid()}").write_text(item.nodeid, "utf-8")
         session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         if session.shouldfail:
             raise session.Failed(session.shouldfail)

@@ -64,8 +64,6 @@ class LiveTable:
         self.subscribers: dict[str, list[Subscriber]] = {}
         self.approvals: dict[str, int] = {}
         self.closing = False
-        self.departures = 0
-        """How many agents have left."""
         self.on_left_over: Callable[[str], None] = _nothing
         """Called for an agent that fell asleep with something to do after all."""
         self._on_change = on_change
@@ -270,7 +268,6 @@ class LiveTable:
     def _remove(self, live: LiveAgent) -> None:
         live.stop_timers()
         self.live.pop(live.row.id, None)
-        self.departures += 1
         self.room.is_busy(live.row.id)
         self.room.give_back()
 

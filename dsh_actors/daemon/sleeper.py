@@ -1,6 +1,4 @@
-"""Puts agents to sleep that have been idle for long, and all of them when the host closes. What those that
-have left took of memory is given back now and then.
-"""
+"""Puts agents to sleep that have been idle for long, and all of them when the host closes."""
 
 from __future__ import annotations
 
@@ -10,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from dsh_actors.errors import HarnessError, error_chain
 from dsh_actors.runtime.log import LOGGER
-from dsh_actors.runtime.memory import give_back_memory
 from dsh_actors.runtime.tasks import Task, TaskEnd, start_task
 from dsh_actors.runtime.timers import Timer, after
 
@@ -22,8 +19,6 @@ __all__ = ["Sleeper"]
 AT_ONCE = 16
 MIN_LOOK_S = 0.05
 MAX_LOOK_S = 5.0
-DEPARTURES = 100
-"""So many agents must have left for a return of their memory to be worth its while."""
 
 
 class Sleeper:
@@ -35,7 +30,6 @@ class Sleeper:
         self._timer: Timer | None = None
         self._task: Task | None = None
         self._is_closed = False
-        self._departures = 0
 
     def start(self) -> None:
         if not self._is_closed:
@@ -50,17 +44,11 @@ class Sleeper:
             self._task.join(60.0)
 
     def _look(self) -> None:
-        self._give_back()
         idle = self._table.room.idle
         if not idle or time.monotonic() - next(iter(idle.values())) < self._idle_after_s:
             self.start()
             return
         self._task = start_task(lambda _token: self._sweep(), self._swept, name="daemon/sleep")
-
-    def _give_back(self) -> None:
-        if self._table.departures - self._departures >= DEPARTURES:
-            self._departures = self._table.departures
-            give_back_memory()
 
     def _sweep(self) -> None:
         idle = self._table.room.idle

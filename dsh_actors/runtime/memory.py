@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
-from typing import Any
 
-__all__ = ["give_back_memory", "settle_memory"]
+__all__ = ["settle_memory"]
 
 _YOUNG = 5_000
 """New objects between two looks for garbage among them. A step makes some hundreds, hardly any of which is
 garbage that only a look finds; a thousand agents at work do some tenth more with it."""
 
-_M_ARENA_MAX = -8
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 """From glibc's <malloc.h>."""
+
+_LARGE = 128 * 1024
+"""Bytes from which a piece of memory is large."""
 
 
 def settle_memory() -> None:
@@ -22,28 +23,18 @@ def settle_memory() -> None:
     What is there now, modules mostly, is taken to stay, and is no longer looked through for garbage: full
     collections have less to look through. All native threads take memory from one heap: each would have
     one of its own that is never given back, and as the interpreter lets one of them run at a time, they
-    hardly ever wait for each other there.
+    hardly ever wait for each other there. Large pieces stay out of the heap, and what is free at its upper
+    end is given back: by itself glibc stops to do either after the first large piece has come and gone, and
+    the heap fills with holes.
     """
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, 10, 10)
-    _in_libc("mallopt", lambda mallopt: mallopt(_M_ARENA_MAX, 1))
-
-
-def give_back_memory() -> None:
-    """Return to the system what is free in the midst of the native heap: up to some milliseconds of work.
-
-    For a process in which much has just ended. The heap itself gives back its upper end only.
-    """
-    _in_libc("malloc_trim", lambda malloc_trim: malloc_trim(0))
-
-
-def _in_libc(name: str, use: Callable[[Any], object]) -> None:
-    """Nothing happens with another C library than glibc, which has no function of this name."""
     import ctypes  # only where it is wanted
 
     try:
-        function = getattr(ctypes.CDLL(None), name)
+        mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
-        return
-    use(function)
+        return  # another C library than glibc
+    for what, value in ((_M_ARENA_MAX, 1), (_M_MMAP_THRESHOLD, _LARGE), (_M_TRIM_THRESHOLD, _LARGE)):
+        mallopt(what, value)

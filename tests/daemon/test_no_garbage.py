@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 from collections import Counter
@@ -10,8 +9,6 @@ from collections.abc import Callable
 
 import pytest
 
-from dsh_actors.daemon import sleeper
-from dsh_actors.runtime.memory import give_back_memory
 from tests.actors.kit import until
 from tests.daemon.host_kit import Daemon
 from tests.daemon.http_kit import EventReader, Stage
@@ -124,46 +121,3 @@ def test_requests_and_streams_leave_no_garbage(stage: Stage) -> None:
         until(lambda: stage.server.connections == 0)
 
     assert garbage_of(work) == {}
-
-
-def test_what_agents_took_is_given_back_now_and_then(make_daemon, monkeypatch) -> None:
-    returns: list[int] = []
-    monkeypatch.setattr(sleeper, "give_back_memory", lambda: returns.append(table.departures))
-    monkeypatch.setattr(sleeper, "DEPARTURES", 1)
-    daemon = make_daemon(idle_after_s=0.1)
-    table = daemon.host._table
-    daemon.host.dispose(daemon.agent())
-    until(lambda: returns)
-    assert returns == [1]
-
-
-def test_nothing_is_given_back_for_a_few_agents(daemon: Daemon, monkeypatch) -> None:
-    returns: list[int] = []
-    table, looks = daemon.host._table, daemon.host._sleeper
-    monkeypatch.setattr(sleeper, "give_back_memory", lambda: returns.append(table.departures))
-    for count in range(1, 3 * sleeper.DEPARTURES):
-        table.departures = count
-        looks._give_back()
-    assert returns == [sleeper.DEPARTURES, 2 * sleeper.DEPARTURES]
-
-
-def test_memory_in_the_midst_of_the_heap_is_given_back() -> None:
-    if not hasattr(ctypes.CDLL(None), "malloc_trim"):
-        give_back_memory()  # nothing to be done, and nothing fails
-        return
-    allocate, free = ctypes.CDLL(None).malloc, ctypes.CDLL(None).free
-    allocate.restype, free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-    pieces = [allocate(60_000) for _ in range(1_000)]
-    for piece in pieces:
-        ctypes.memset(piece, 1, 60_000)
-    full = resident_kb()
-    for piece in pieces[:-1]:  # the last one holds the upper end
-        free(piece)
-    give_back_memory()
-    assert resident_kb() < full - 50_000
-    free(pieces[-1])
-
-
-def resident_kb() -> int:
-    with open("/proc/self/status", encoding="ascii") as status:
-        return int(next(line for line in status if line.startswith("VmRSS")).split()[1])

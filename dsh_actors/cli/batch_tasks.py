@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import time
 from collections import OrderedDict
@@ -19,7 +18,7 @@ from dsh_actors.config.cost_limit import require_price
 from dsh_actors.core.batch import digest_of
 from dsh_actors.core.ids import SessionId
 from dsh_actors.core.policy import POLICY_NAMES
-from dsh_actors.core.text import JsonObject, json_fault
+from dsh_actors.core.text import JsonObject, json_fault, read_json
 from dsh_actors.errors import UsageError
 from dsh_actors.runs import RunPlan
 from dsh_actors.runtime.files import run_native
@@ -98,15 +97,11 @@ def _parsed(line: Line) -> Any:
         raise UsageError(f"{where} is longer than {MAX_LINE_BYTES >> 20} MiB")
     data = line.data.removeprefix(b"\xef\xbb\xbf") if line.number == 1 else line.data
     try:
-        return json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
+        return read_json(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise UsageError(f"{where} is not UTF-8 (byte {error.start + 1})") from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{where} is not JSON: {json_fault(error)}") from error
-
-
-def _refuse_constant(word: str) -> Any:
-    raise ValueError(f"{word} is no number of JSON")
 
 
 class TaskPlanner:

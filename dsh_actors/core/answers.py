@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsh_actors.core.events import Event
-from dsh_actors.core.text import JsonObject, JsonValue, require_lossless, shorten
+from dsh_actors.core.text import JsonObject, JsonValue, require_lossless, shorten, single_keys
 from dsh_actors.errors import EventRefused
 
 __all__ = [
@@ -106,12 +106,10 @@ _TOO_DEEP = f"it is nested deeper than {MAX_ANSWER_DEPTH} levels"
 
 
 def _members(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise AnswerRefused(f"the key {shorten(twice, 60)!r} stands twice in one object")
-    return found
+    try:
+        return single_keys(pairs)
+    except ValueError as error:
+        raise AnswerRefused(str(error)) from error
 
 
 def _constant(name: str) -> JsonValue:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from typing import Any
+from typing import Any, NoReturn
 
 from dsh_actors.errors import EventRefused
 
@@ -17,9 +18,11 @@ __all__ = [
     "decode_output",
     "is_well_formed",
     "json_fault",
+    "read_json",
     "require_lossless",
     "shape_fault",
     "shorten",
+    "single_keys",
 ]
 
 JsonValue = Any
@@ -52,6 +55,30 @@ def json_fault(error: Exception) -> str:
         case ValueError() if "integer string conversion" in str(error):
             return "a number has too many digits"
     return str(error)
+
+
+def read_json(text: str) -> JsonValue:
+    """What somebody hands over as JSON. Raises ValueError, also where readers of JSON would disagree: for a
+    key that stands twice in an object, for NaN and Infinity; and RecursionError. `json_fault` words them.
+    """
+    return _strict(text)
+
+
+def single_keys(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
+    """The object of these members, as a hook of `json`. Raises ValueError for a key that stands twice."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {shorten(twice, 60)!r} stands twice in one object")
+    return found
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+_strict = json.JSONDecoder(object_pairs_hook=single_keys, parse_constant=_refuse_constant).decode
 
 
 def clean_text(text: str) -> str:

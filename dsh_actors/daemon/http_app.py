@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 import bottle
 
 from dsh_actors import errors
-from dsh_actors.core.text import json_fault
+from dsh_actors.core.text import json_fault, read_json
 from dsh_actors.daemon.access import Access
 from dsh_actors.daemon.approvals_desk import ApprovalNotFound
 from dsh_actors.daemon.page import page_policy
@@ -176,7 +176,7 @@ def _body(route: Route, environ: Mapping[str, Any]) -> Any:
             415, "NOT_JSON", f"a body is {JSON}, not {media or 'untyped'}", f"send Content-Type: {JSON}"
         )
     try:
-        body = json.loads(raw.decode())
+        body = read_json(raw.decode())
     except (ValueError, RecursionError) as error:
         raise Refusal(400, "BAD_JSON", f"the body is no JSON: {_reason(error)}") from error
     if route.body != _TASK:  # a task is checked, with better words, where it is read

@@ -43,7 +43,7 @@ from dsh_actors.core.ids import CallId
 from dsh_actors.core.messages import Block, Message, ReasoningBlock, TextBlock, ToolCallBlock, text_of
 from dsh_actors.core.request import ModelRequest, RequestHeader
 from dsh_actors.core.retry import RetryPolicy
-from dsh_actors.core.text import JsonObject, clean_text
+from dsh_actors.core.text import JsonObject, clean_text, json_fault, read_json
 from dsh_actors.errors import UsageError
 from dsh_actors.ports import PreparedCall, StreamControl
 
@@ -202,15 +202,15 @@ def _read_script(path: str) -> list[JsonObject]:
         with open(descriptor, encoding="utf-8") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise UsageError(f"the script {path} is not a regular file", code="UNKNOWN_MODEL")
-            data = json.load(file)
+            data = read_json(file.read())
     except OSError as error:
         raise UsageError(
             f"cannot read the script {path}: {error.strerror}",
             code="UNKNOWN_MODEL",
             hint="the shipped one is scripted/demo",
         ) from error
-    except ValueError as error:
-        raise UsageError(f"the script {path} is not JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"the script {path} is not JSON: {json_fault(error)}") from error
     return check_script(data, path)
 
 

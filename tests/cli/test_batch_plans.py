@@ -79,6 +79,18 @@ def test_a_number_that_is_too_long_is_a_fault_in_plain_words(folder: Path) -> No
     assert task.fault is not None and task.fault.message == "line 3 is not JSON: a number has too many digits"
 
 
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        (b'{"limits":{"max_steps":1,"max_steps":9}}', "the key 'max_steps' stands twice in one object"),
+        (b'{"prompt":"a","max_cost":NaN}', "NaN is no number of JSON"),
+    ],
+)
+def test_what_readers_of_json_disagree_on_is_a_fault(folder: Path, line: bytes, fault: str) -> None:
+    task = LineReading(planner_of(folder)).task(Line(3, line, None))
+    assert task.fault is not None and task.fault.message == f"line 3 is not JSON: {fault}"
+
+
 def test_a_task_is_another_one_when_what_is_asked_for_changes(folder: Path) -> None:
     plain = task_of(planner_of(folder)).digest
     assert task_of(planner_of(folder), id="another name").digest == plain

@@ -103,6 +103,8 @@ def test_a_number_of_too_many_digits_is_called_that(stage):
         ("POST", "/v1/agents", {"raw": b"{"}, 400, "BAD_JSON"),
         ("POST", "/v1/agents", {"raw": b'"\xff"'}, 400, "BAD_JSON"),
         ("POST", "/v1/agents", {"raw": b"[" * 100_000}, 400, "BAD_JSON"),
+        ("POST", "/v1/agents", {"raw": b'{"prompt":"x","prompt":"y"}'}, 400, "BAD_JSON"),
+        ("POST", "/v1/wait", {"raw": b'{"ids":["a"],"timeout_s":NaN}'}, 400, "BAD_JSON"),
         ("POST", "/v1/agents", {"body": []}, 400, "USAGE"),
         ("POST", "/v1/agents", {"body": {"promt": "x"}}, 400, "USAGE"),
         ("POST", "/v1/agents", {"body": {"prompt": ""}}, 400, "USAGE"),

@@ -21,6 +21,8 @@ __all__ = ["start_in_background", "stop_daemon"]
 
 _STOP_S = 20.0
 _LOG = "log"
+_MAX_LOG_BYTES = 1 << 20
+"""A log that is longer is set aside, as ``log.old``, when the next daemon starts."""
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -33,7 +35,7 @@ def start_in_background(options: Sequence[str], directory: str) -> int:
     log_path = os.path.join(directory, _LOG)
     ready, told = os.pipe()
     with os.fdopen(ready, "rb") as pipe:
-        log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        log, begin = _open_log(log_path)
         try:
             process = subprocess.Popen(
                 [*_this_program(), "serve", *options, "--ready-fd", str(told)],
@@ -56,9 +58,22 @@ def start_in_background(options: Sequence[str], directory: str) -> int:
         click.echo("\n".join(places))
         process.returncode = 0  # it goes on without us: that nobody waits for it is the point
         return 0
-    with open(log_path, encoding="utf-8", errors="replace") as text:
-        sys.stderr.write(text.read()[-2000:])
+    with open(log_path, "rb") as said:
+        said.seek(begin)
+        sys.stderr.write(said.read().decode("utf-8", "replace")[-2000:])
     return process.wait()
+
+
+def _open_log(path: str) -> tuple[int, int]:
+    """The log, and where in it the new daemon's words begin: another one may still be writing there."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    log = os.open(path, flags, 0o600)
+    size = os.fstat(log).st_size
+    if size <= _MAX_LOG_BYTES:
+        return log, size
+    close_now(log)
+    os.replace(path, path + ".old")
+    return os.open(path, flags, 0o600), 0
 
 
 def _this_program() -> list[str]:

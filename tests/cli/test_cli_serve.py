@@ -168,15 +168,29 @@ def test_in_the_background_it_is_ready_when_the_command_returns(dsh):
     assert (started.code, started.err) == (0, "")
     assert started.out == f"{dsh.home}/daemon/socket\n"
     client = Client(started.out.strip())
+    log = dsh.home / "daemon" / "log"
+    first = log.read_text()
+    assert "socket" in first
     again = dsh.call("serve", "--detach")
     assert again.code == 8 and ONE_LINE.match(again.err), again.err
+    assert log.read_text() == first + again.err, "what the one that runs has said is kept"
     assert client.get("/v1/agents").status == 200
     ended = dsh.call("serve", "--stop")
     assert (ended.code, ended.out, ended.err) == (0, "", "")
     assert not os.path.exists(client.place) and dsh.survivors(0.5) == []
-    assert (dsh.home / "daemon" / "log").stat().st_mode & 0o777 == 0o600
+    assert log.stat().st_mode & 0o777 == 0o600
     none = dsh.call("serve", "--stop")
     assert none.code == 2 and ONE_LINE.match(none.err), none.err
+
+
+def test_a_long_log_is_set_aside_for_the_next_daemon(dsh):
+    (dsh.home / "daemon").mkdir(parents=True)
+    log = dsh.home / "daemon" / "log"
+    log.write_bytes(b"x" * (1 << 20) + b"\n")
+    assert dsh.call("serve", "--detach", "--idle-exit", "60").code == 0
+    assert dsh.call("serve", "--stop").code == 0
+    assert log.stat().st_size < 1_000 and log.stat().st_mode & 0o777 == 0o600
+    assert (dsh.home / "daemon" / "log.old").stat().st_size == (1 << 20) + 1
 
 
 def test_its_environment_and_answers_hold_no_key(dsh, model_server):

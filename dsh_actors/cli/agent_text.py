@@ -18,11 +18,12 @@ def state_text(info: JsonObject) -> str:
 
 
 def doing_text(info: JsonObject) -> str:
-    """Turn and step with the tool that runs, for an agent at work; else ``-``."""
+    """Turn and step with the tool that runs, and how much it has started goes on; ``-`` if not at work."""
     if info.get("state") != "running":
         return "-"
     place = f"{info.get('turn') or 0}.{info.get('step') or 0}"
-    return f"{place} {info.get('tool') or 'model'}"
+    work = len(info.get("work") or ())
+    return f"{place} {info.get('tool') or 'model'}" + (f" +{work}" if work else "")
 
 
 def tokens_text(info: JsonObject) -> str:
@@ -75,6 +76,7 @@ def details(info: JsonObject) -> Iterator[str]:
         ("cwd", info.get("cwd")),
         ("model", info.get("model")),
         ("doing", doing_text(info)),
+        *(("at work", _work(each)) for each in info.get("work") or ()),
         ("queued", f"{info.get('next_turn') or 0} for a turn, {info.get('next_step') or 0} for a step"),
         ("tokens", tokens_text(info)),
         ("cost", cost_text(info)),
@@ -86,6 +88,10 @@ def details(info: JsonObject) -> Iterator[str]:
     for name, value in known:
         if value not in (None, "", "-"):
             yield one_line(f"{name + ':':<10}{value}")
+
+
+def _work(item: JsonObject) -> str:
+    return f"{item.get('kind')} {item.get('id')}  {item.get('label') or ''}".rstrip()
 
 
 def _time(value: Any) -> str | None:

@@ -43,6 +43,8 @@ class AgentInfo:
     error: str | None
     end_text: str | None = None
     """`last_end` as JSON text: of a hundred thousand agents hardly any is looked at."""
+    work: tuple[JsonObject, ...] = ()
+    """What it has started and still goes on, sub-agents and jobs: ``{"id", "kind", "label"}``."""
 
     @property
     def last_end(self) -> JsonObject | None:
@@ -50,10 +52,11 @@ class AgentInfo:
         return None if self.end_text is None else json.loads(self.end_text)
 
     def to_json(self) -> JsonObject:
-        return {name: getattr(self, name) for name in _NAMES} | {"last_end": self.last_end}
+        known = {name: getattr(self, name) for name in _NAMES}
+        return known | {"work": list(self.work), "last_end": self.last_end}
 
 
-_NAMES = tuple(each.name for each in fields(AgentInfo) if each.name != "end_text")
+_NAMES = tuple(each.name for each in fields(AgentInfo) if each.name not in ("end_text", "work"))
 _END_NAMES = frozenset(each.name for each in fields(RunEnd))
 _END_TUPLES = frozenset({"denied", "abandoned", "warnings"})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,18 +14,22 @@ from dsh_actors.core.options import LimitBase, Limits
 from dsh_actors.core.outcome import Circumstances, OutcomeFold, RunEnd, Tokens
 from dsh_actors.core.pricing import PriceOf
 from dsh_actors.core.scope import Scope
-from dsh_actors.core.text import JsonObject
+from dsh_actors.core.text import JsonObject, shorten
 from dsh_actors.daemon.info import AgentInfo
 from dsh_actors.daemon.registry import AgentRow
 from dsh_actors.runtime.log import LOGGER
 from dsh_actors.runtime.timers import Timer, after
 
 if TYPE_CHECKING:
+    from dsh_actors.actors.owned_work import WorkItem
     from dsh_actors.handle import AgentHandle
 
 __all__ = ["LiveAgent", "LiveBooks", "Subscriber", "info_of", "limit_base_of"]
 
 Subscriber = Callable[[Event], None]
+
+
+_LABEL_CHARS = 120
 
 
 class LiveBooks(Protocol):
@@ -177,7 +181,7 @@ class LiveAgent:
         if self.fold is not None:
             self.row.run_ms = self._run_ms()
 
-    def info(self, approvals: int = 0) -> AgentInfo:
+    def info(self, approvals: int = 0, work: Sequence[WorkItem] = ()) -> AgentInfo:
         fold, row = self.fold, self.row
         return info_of(
             row,
@@ -187,6 +191,10 @@ class LiveAgent:
             cost=row.cost if fold is None else self._cost_with(fold),
             currency=row.currency if fold is None else fold.currency or row.currency,
             approvals=approvals,
+            work=tuple(
+                {"id": item.id, "kind": item.kind, "label": shorten(item.label, _LABEL_CHARS)}
+                for item in work
+            ),
         )
 
     def _cost_with(self, fold: OutcomeFold) -> float | None:

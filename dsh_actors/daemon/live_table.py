@@ -86,7 +86,8 @@ class LiveTable:
         return self.harness.clock.now_ms()
 
     def info(self, live: LiveAgent) -> AgentInfo:
-        return live.info(self.approvals.get(live.row.id, 0))
+        agent_id = live.row.id
+        return live.info(self.approvals.get(agent_id, 0), self.harness.work.of(SessionId(agent_id)))
 
     def changed(self, live: LiveAgent) -> None:
         if not live.row.id:

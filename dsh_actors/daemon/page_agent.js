@@ -8,6 +8,7 @@ function showFacts(info) {
   const facts = [
     ["state", make("span", `chip ${stateOf(info)}`, stateOf(info))],
     ["doing", doingOf(info)],
+    ...(info.work || []).map((each) => ["at work", `${each.kind}: ${each.label || each.id}`]),
     ["tokens", shortCount(info.tokens)],
     ["cost", costOf(info)],
     ["age", span(Date.now() - info.created)],

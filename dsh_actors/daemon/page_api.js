@@ -146,7 +146,10 @@ function span(ms) {
 }
 
 const stateOf = (info) => (info.approvals ? "asking" : info.state);
-const doingOf = (info) =>
-  info.state === "running" ? `${info.turn || 0}.${info.step || 0} ${info.tool || "model"}` : "";
+const doingOf = (info) => {
+  if (info.state !== "running") return "";
+  const more = info.work && info.work.length ? ` +${info.work.length}` : "";
+  return `${info.turn || 0}.${info.step || 0} ${info.tool || "model"}${more}`;
+};
 const titleOf = (info) => info.title || info.id;
 const pathOf = (id, ...rest) => ["/v1/agents", encodeURIComponent(id), ...rest].join("/");

@@ -112,6 +112,11 @@ _AGENT: JsonObject = {
         "created": _said(WHOLE, "ms since the epoch"),
         "updated": _said(WHOLE, "ms since the epoch"),
         "approvals": _said(WHOLE, "open questions"),
+        "work": {
+            "type": "array",
+            "description": "its sub-agents and background jobs that go on; kind is agent, or a job's tool",
+            "items": _object({"id": TEXT, "kind": TEXT, "label": TEXT}),
+        },
         "error": _or_null(TEXT, "why it failed"),
         "last_end": _or_null(ref("RunEnd")),
     },

@@ -7,9 +7,10 @@ import signal
 
 import pytest
 
+from tests.actors.kit import until
 from tests.cli.agent_kit import Agents, agents, served
 from tests.cli.dsh_process import ONE_LINE, assert_failed
-from tests.model_server import C, T
+from tests.model_server import STALL, C, T
 from tests.model_server.entries import H
 
 __all__ = ["agents", "served"]
@@ -28,6 +29,19 @@ def test_an_agent_is_created_awaited_and_answers_as_a_run_does(agents: Agents) -
     assert info == agents.json("status", agent_id)[0]
     assert info["cwd"] == str(agents.served.dsh.cwd) and info["model"] == "openai/test"
     assert any(line.startswith("pears  idle ") for line in agents.ok("ls").splitlines())
+
+
+def test_what_an_agent_has_started_is_shown_while_it_goes_on(agents: Agents) -> None:
+    task, silent = {"prompt": "look aside", "background": True}, STALL(60)
+    agents.served.dsh.server.script(C("agent", task), silent, silent)
+    agent_id = agents.create("begin", "--approve", "all")
+    until(lambda: agents.json("status", agent_id)[0]["work"])
+    (work,) = agents.json("status", agent_id)[0]["work"]
+    assert work["kind"] == "agent"
+    assert f"at work:  agent {work['id']}  {work['label']}\n" in agents.ok("status", agent_id)
+    (row,) = (line for line in agents.ok("ls").splitlines() if line.startswith(agent_id))
+    assert " +1 " in row
+    agents.ok("dispose", agent_id)
 
 
 def test_events_are_the_lines_of_the_log(agents: Agents) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from functools import partial
 from pathlib import Path
 
@@ -449,3 +451,21 @@ def test_a_run_that_starts_work_turn_after_turn_is_watched_by_one_task(daemon):
     assert live_tasks().count("daemon/when-done") == 1
     daemon.harness.work.release(item)
     assert daemon.end(one).turns == 4
+
+
+def test_what_an_agent_has_started_is_seen_while_it_goes_on(daemon):
+    os.mkfifo(daemon.cwd / "fifo")
+    job = {"tool": "bash", "arguments": {"command": "read word < fifo; echo $word", "background": True}}
+    script = daemon.cwd / "script.json"
+    script.write_text(json.dumps([{"calls": [job]}, *({"text": "it goes on"} for _ in range(3))]))
+    one = daemon.agent("begin", model=f"scripted/{script}", approve="all", sandbox="off")
+    until(lambda: not daemon.host._table.live[one].is_running)
+    info = daemon.host.get(one)
+    assert info.state == "running", "its run is not over"
+    assert info.work == ({"id": "bash-1", "kind": "bash", "label": job["arguments"]["command"]},)
+    assert info.to_json()["work"] == list(info.work)
+    assert any(change.work for change in daemon.changes), "who watches has been told"
+    with open(daemon.cwd / "fifo", "w") as fifo:
+        fifo.write("done\n")
+    assert daemon.end(one).reason == "completed"
+    assert daemon.host.get(one).work == () == daemon.changes[-1].work

@@ -79,8 +79,12 @@ class OwnedWork:
             return self._changed.wait_for(is_one_over, timeout_s)
 
     def quieten(self, owner: SessionId) -> None:
-        """The owner is stopped: the end of what it has started sets it to work no more, until `forget`."""
+        """The owner is stopped: the end of what it has started sets it to work no more, until `rouse`."""
         self._quiet.add(owner)
+
+    def rouse(self, owner: SessionId) -> None:
+        """Somebody sets the owner to work again."""
+        self._quiet.discard(owner)
 
     def is_quiet(self, owner: SessionId) -> bool:
         return owner in self._quiet or owner in self._ending

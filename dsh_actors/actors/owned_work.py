@@ -116,6 +116,6 @@ class OwnedWork:
         return left_over
 
     def forget(self, owner: SessionId) -> None:
-        """The owner is gone; an agent of the same session may come."""
+        """The owner is gone, or comes: nothing holds that was said of an earlier agent of its session."""
         self._ending.discard(owner)
         self._quiet.discard(owner)

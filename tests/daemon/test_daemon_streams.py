@@ -408,10 +408,23 @@ def test_only_a_reader_that_does_not_take_what_it_is_sent_is_cut():
     cuts = []
     waiting, sending = feed.reader(lambda: cuts.append("w")), feed.reader(lambda: cuts.append("s"))
     sending.is_sending = True
-    for number in range(6):
+    for number in range(2):
+        feed.push(number)
+    assert cuts == [], "all that it has not taken is there"
+    for number in range(4):
         feed.push(number)
     assert cuts == ["s"]
     assert sending.is_over and not waiting.is_over
+
+
+def test_a_ring_that_is_closed_is_read_to_its_end():
+    feed: Feed[int] = Feed(4)
+    reader = feed.reader(lambda: None)
+    feed.push(1)
+    feed.close()
+    assert not reader.is_over and reader.wait(0.0)
+    assert reader.take() == [1]
+    assert reader.is_over
 
 
 # --- the server ------------------------------------------------------------------------------------

@@ -200,3 +200,19 @@ def test_nothing_is_taken_in_while_the_host_lets_runs_end(daemon):
 
     errors = at_once(lambda: daemon.host.close(drain_s=20), speak)
     assert errors == [None, None]
+
+
+def test_an_agent_whose_log_cannot_be_flushed_stays_awake_until_it_has_worked_again(daemon, monkeypatch):
+    one = daemon.agent("hello")
+    daemon.end(one)
+
+    def full(_session):
+        raise StorageFull("no room")
+
+    with monkeypatch.context() as patches:
+        patches.setattr(daemon.harness, "flush", full)
+        assert not daemon.host._table.sleep_if_idle(one)
+    assert one not in daemon.host._table.room.idle
+    daemon.host.deliver(one, "again")
+    assert daemon.end(one).answer == "echo: again"
+    daemon.lay_down(one)

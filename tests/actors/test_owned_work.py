@@ -83,3 +83,18 @@ def test_the_end_of_one_work_wakes_only_who_waits_for_it():
     assert all(task.join(10) for task in tasks)
     assert [end.value for end in woken] == [True] * 51
     assert work._waiting == {}
+
+
+def test_an_owner_that_goes_is_set_to_work_by_nothing_that_ends_with_it():
+    work, quiet = OwnedWork(), []
+
+    def cancel():
+        quiet.append(work.is_quiet(OWNER))
+        work.release(item)
+
+    item = work.add(OWNER, "one", "agent", "look", cancel)
+    assert not work.is_quiet(OWNER)
+    assert work.end_all(OWNER, 1.0) == ()
+    assert quiet == [True]
+    work.forget(OWNER)
+    assert not work.is_quiet(OWNER)

@@ -216,3 +216,26 @@ def test_an_agent_whose_log_cannot_be_flushed_stays_awake_until_it_has_worked_ag
     daemon.host.deliver(one, "again")
     assert daemon.end(one).answer == "echo: again"
     daemon.lay_down(one)
+
+
+def test_what_is_said_as_an_agent_falls_asleep_is_owed_where_the_process_ends_then(daemon, monkeypatch):
+    one = daemon.agent("first", model="manual/m")
+    daemon.manual.next_stream().send(*answer("one"))
+    daemon.end(one)
+    table = daemon.host._table
+    live, flush = table.live[one], daemon.harness.flush
+
+    def flush_and_speak(agent_id):
+        flush(agent_id)
+        live.handle.followup("by the way")
+        daemon.manual.next_stream()
+
+    with monkeypatch.context() as patches:
+        patches.setattr(daemon.harness, "flush", flush_and_speak)
+        patches.setattr(table, "on_left_over", lambda _agent_id: None)
+        assert table.sleep_if_idle(one)
+    assert daemon.host._registry.owed() == [one]
+    daemon.close()
+    daemon.open()
+    daemon.manual.next_stream().send(*answer("two"))
+    assert daemon.end(one).answer == "two"

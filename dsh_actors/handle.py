@@ -242,7 +242,7 @@ class AgentRef:
                 if error.code == ACTOR_TIMEOUT:
                     raise
             # It died with this unread: the supervisor says when it is back, or that it is gone.
-            self._supervisor.ask(p.AwaitAgent(self.id), timeout=OPEN_TIMEOUT_S)
+            self._supervisor.ask(p.AwaitAgent(self.id, self._scope), timeout=OPEN_TIMEOUT_S)
 
 
 class AgentHandle(AgentRef):
@@ -273,7 +273,7 @@ class AgentHandle(AgentRef):
         With ``keep_inbox`` what is queued is still pending for whoever resumes the session. Raises what
         kept the log from becoming durable. Disposing twice is disposing once.
         """
-        message = p.DisposeAgent(self.id, timeout_s, keep_inbox)
+        message = p.DisposeAgent(self.id, timeout_s, keep_inbox, self._scope)
         self._supervisor.ask(message, timeout=timeout_s + DISPOSE_MARGIN_S)
 
 

@@ -117,8 +117,9 @@ class Run:
         assert handle is not None  # a run is opened before it is driven
         try:
             self._arm_limits()
+            prompt = self._prompt()
             if self._stopped_by is None:
-                handle.followup(self._prompt())
+                handle.followup(prompt)
                 self._wait(handle)
         except Exception as error:
             # The agent gone, or a fault of ours: it still gets its terminal event.

@@ -64,6 +64,13 @@ class _Stage:
     ends: float | None
     places: threading.BoundedSemaphore
 
+    def within(self, seconds: float | None) -> float | None:
+        """So many seconds, and no more than are left; None is no end."""
+        if self.ends is None or type(seconds) not in (int, float, type(None)):
+            return seconds  # whoever gets it refuses what is no number
+        left = max(0.0, self.ends - time.monotonic())
+        return left if seconds is None else min(seconds, left)
+
 
 _stages: list[_Stage] = []
 
@@ -116,11 +123,7 @@ def options(**changes: Any) -> AgentOptions:
     require_sound(made)
     if "cwd" in values:
         made = replace(made, cwd=os.path.normpath(os.path.join(here.defaults.cwd, made.cwd)))
-    if here.ends is None:
-        return made
-    left = max(0.0, here.ends - time.monotonic())
-    own = made.limits.timeout_s
-    return replace(made, limits=replace(made.limits, timeout_s=left if own is None else min(own, left)))
+    return replace(made, limits=replace(made.limits, timeout_s=here.within(made.limits.timeout_s)))
 
 
 def create(**changes: Any) -> AgentHandle:
@@ -142,8 +145,12 @@ def spawn(
     completed; without it every end is returned. Raises what `create` raises.
     """
     made, here = options(**changes), _here()
-    with here.places, here.harness.create(made) as agent:
-        end = agent.run(prompt, made.limits.timeout_s if timeout is None else timeout)
+    seconds = made.limits.timeout_s if timeout is None else timeout
+    with here.places:
+        # What was left may have passed while there was no place.
+        made = replace(made, limits=replace(made.limits, timeout_s=here.within(made.limits.timeout_s)))
+        with here.harness.create(made) as agent:
+            end = agent.run(prompt, here.within(seconds))
     if check and not end.completed:
         raise RunFailed(end)
     return end

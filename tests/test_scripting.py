@@ -16,11 +16,13 @@ from dsh_actors import scripting
 from dsh_actors.config import load_config
 from dsh_actors.core.budget import Budget
 from dsh_actors.core.options import AgentOptions, Limits
+from dsh_actors.core.outcome import RunEnd
 from dsh_actors.core.policy import ApprovalPolicy
 from dsh_actors.errors import SubagentError, UsageError
-from dsh_actors.harness import Harness
-from dsh_actors.runtime.tasks import live_tasks
+from dsh_actors.harness import AgentHandle, Harness
+from dsh_actors.runtime.tasks import live_tasks, start_task
 from dsh_actors.testing.scripted import ScriptedProvider
+from tests.actors.kit import until
 
 POOL = Limits(max_tokens=1_000, max_agents=3, max_concurrent_agents=2)
 REPLY = {"text": "ok", "usage": {"input": 300, "output": 100}}
@@ -55,6 +57,32 @@ def test_no_agent_plans_beyond_the_end_of_the_stage(harness: Harness) -> None:
         left = scripting.options().limits.timeout_s
         assert left is not None and 0 < left <= 100
         assert scripting.options(limits=Limits(timeout_s=5)).limits.timeout_s == 5
+
+
+def test_whoever_waited_for_a_place_plans_with_what_is_left(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned: list[float | None] = []
+    run = AgentHandle.run
+
+    def noted(agent: AgentHandle, prompt: str, timeout: float | None = None) -> RunEnd:
+        planned.append(timeout)
+        return run(agent, prompt, timeout)
+
+    monkeypatch.setattr(AgentHandle, "run", noted)
+    ends = time.monotonic() + 100
+    with scripting.stage(harness, scripting.options(), ends=ends):
+        places = scripting._here().places
+        assert places.acquire(timeout=1) and places.acquire(timeout=1)
+        calls = [partial(scripting.spawn, "x", timeout=timeout) for timeout in (None, 1_000.0)]
+        task = start_task(lambda _token: scripting.gather(*calls), lambda _end: None, name="spawn")
+        until(lambda: live_tasks().count("gather") == 2)
+        monkeypatch.setattr(time, "monotonic", lambda plain=time.monotonic: plain() + 60)
+        places.release()
+        places.release()
+        assert task.join(20)
+    assert len(planned) == 2
+    assert all(seconds is not None and 0 < seconds <= 40 for seconds in planned)
 
 
 def test_tokens_and_agents_of_all_count_in_one_pool(harness: Harness) -> None:

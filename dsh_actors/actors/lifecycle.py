@@ -5,7 +5,7 @@ Everything here may wait, so it runs in tasks; the supervisor only hears how the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,7 @@ __all__ = [
     "BuildParts",
     "Lifecycle",
     "crash_report",
+    "meant",
 ]
 
 OPEN_TIMEOUT_S = 600.0
@@ -78,6 +79,14 @@ def crash_report(entry: AgentEntry, error: BaseException) -> dict[str, Any]:
     return {"session": entry.id, "message": error_chain(error), "code": "ACTOR_CRASHED"}
 
 
+def meant(
+    agents: Mapping[SessionId, AgentEntry], message: p.DisposeAgent | p.AwaitAgent
+) -> AgentEntry | None:
+    """The agent that a message is about, unless it is gone and another one of its session is there."""
+    entry = agents.get(message.session_id)
+    return None if entry is None or message.scope not in (None, entry.scope) else entry
+
+
 class Lifecycle:
     """The work of the supervisor's transactions. Every method may wait; what foreign code raises is
     contained, save where it says otherwise."""
@@ -96,6 +105,7 @@ class Lifecycle:
             address.tell(io.StorageBroken(failure))
 
         opened = self._open(session_id, self._request(session_id, message, on_broken))
+        self.wiring.work.forget(session_id)
         scope = Scope("agent")
         try:
             scope.parent = self._scope_above(opened.header.agent_preset)

@@ -39,29 +39,28 @@ class OwnedWork:
         self._items: dict[SessionId, list[WorkItem]] = {}
         self._ending: set[SessionId] = set()
         self._quiet: set[SessionId] = set()
-        self._changed = threading.Condition()
+        self._waiting: dict[WorkItem, list[threading.Event]] = {}
+        """Who waits for the end of each: many agents wait at once, and each for its own."""
 
     def add(
         self, owner: SessionId, item_id: str, kind: str, label: str, cancel: Callable[[], None]
     ) -> WorkItem:
         """Take in what ``owner`` has started. Raises `ActorGone` for an owner that is being disposed of."""
+        if owner in self._ending:
+            raise ActorGone(f"agent {owner} is being disposed of: it can start nothing more")
         item = WorkItem(owner, item_id, kind, label, cancel)
-        with self._changed:
-            if owner in self._ending:
-                raise ActorGone(f"agent {owner} is being disposed of: it can start nothing more")
-            self._items.setdefault(owner, []).append(item)
+        self._items.setdefault(owner, []).append(item)
         return item
 
     def release(self, item: WorkItem) -> None:
         """It is over, and its owner has been told. Releasing twice is releasing once."""
-        with self._changed:
-            items = self._items.get(item.owner)
-            if items is None or item not in items:
-                return
-            items.remove(item)
-            if not items:
-                del self._items[item.owner]
-            self._changed.notify_all()
+        items = self._items.get(item.owner)
+        if items is None or item not in items:
+            return
+        items.remove(item)
+        if not items:
+            del self._items[item.owner]
+        self._tell_waiting(item)
 
     def of(self, owner: SessionId) -> tuple[WorkItem, ...]:
         """What goes on, oldest first."""
@@ -69,18 +68,27 @@ class OwnedWork:
 
     def wait_for_release(self, known: tuple[WorkItem, ...], timeout_s: float | None) -> bool:
         """Wait until one of the ``known`` items is over; False after ``timeout_s`` seconds without."""
-        owners = {item.owner for item in known}
-
-        def is_one_over() -> bool:
-            going_on = {item for owner in owners for item in self._items.get(owner, ())}
-            return not known or not going_on.issuperset(known)
-
-        with self._changed:
-            return self._changed.wait_for(is_one_over, timeout_s)
+        if not known or any(item not in self._items.get(item.owner, ()) for item in known):
+            return True
+        woken = threading.Event()
+        for item in known:
+            self._waiting.setdefault(item, []).append(woken)
+        try:
+            return woken.wait(timeout_s)
+        finally:
+            for item in known:
+                waiting = self._waiting[item]
+                waiting.remove(woken)
+                if not waiting:
+                    del self._waiting[item]
 
     def quieten(self, owner: SessionId) -> None:
-        """The owner is stopped: the end of what it has started sets it to work no more, until `forget`."""
+        """The owner is stopped: the end of what it has started sets it to work no more, until `rouse`."""
         self._quiet.add(owner)
+
+    def rouse(self, owner: SessionId) -> None:
+        """Somebody sets the owner to work again."""
+        self._quiet.discard(owner)
 
     def is_quiet(self, owner: SessionId) -> bool:
         return owner in self._quiet or owner in self._ending
@@ -106,12 +114,16 @@ class OwnedWork:
             left = ends - time.monotonic()
             if left <= 0 or not self.wait_for_release(items, left):
                 break
-        with self._changed:
-            left_over = tuple(self._items.pop(owner, ()))
-            self._changed.notify_all()
+        left_over = tuple(self._items.pop(owner, ()))
+        for item in left_over:
+            self._tell_waiting(item)
         return left_over
 
     def forget(self, owner: SessionId) -> None:
-        """The owner is gone; an agent of the same session may come."""
+        """The owner is gone, or comes: nothing holds that was said of an earlier agent of its session."""
         self._ending.discard(owner)
         self._quiet.discard(owner)
+
+    def _tell_waiting(self, item: WorkItem) -> None:
+        for woken in self._waiting.get(item, ()):
+            woken.set()

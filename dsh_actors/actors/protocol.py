@@ -323,11 +323,15 @@ class ForkAgent:
 
 @dataclass(frozen=True, slots=True)
 class DisposeAgent:
-    """Cancel, wait until idle, flush, unregister; replies then. ``keep_inbox``: what is queued stays so."""
+    """Cancel, wait until idle, flush, unregister; replies then. ``keep_inbox``: what is queued stays so.
+
+    ``scope`` is that of the agent which is meant, as no later one of its session is; None: any one.
+    """
 
     session_id: SessionId
     timeout_s: float = 30.0
     keep_inbox: bool = False
+    scope: Scope | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,9 +341,10 @@ class GetAgents:
 
 @dataclass(frozen=True, slots=True)
 class AwaitAgent:
-    """Replies once the agent is up (again); raises `ActorGone` where it is not coming back."""
+    """Replies once it is up (again); raises `ActorGone` where it is not coming back. ``scope``: see above."""
 
     session_id: SessionId
+    scope: Scope | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 from dsh_actors.actors import protocol as p
 from dsh_actors.actors.address import Address
 from dsh_actors.actors.agent import AgentActor
-from dsh_actors.actors.lifecycle import CLOSE_TIMEOUT_S, AgentEntry, BringUp, Lifecycle, crash_report
+from dsh_actors.actors.lifecycle import CLOSE_TIMEOUT_S, AgentEntry, BringUp, Lifecycle, crash_report, meant
 from dsh_actors.actors.replies import fail, presentable, settle, succeed
 from dsh_actors.actors.restarts import Restarts
 from dsh_actors.core import turn_io as io
@@ -148,7 +148,7 @@ class SupervisorActor(BaseActor):
             case p.GetAgents():
                 return list(self._agents.values())
             case p.AwaitAgent():
-                return self._await(message.session_id)
+                return self._await(message)
             case Died():
                 self._died(message)
             case _Recovered():
@@ -256,7 +256,7 @@ class SupervisorActor(BaseActor):
     # --- disposing ---------------------------------------------------------------------------
 
     def _dispose_asked(self, message: p.DisposeAgent) -> GeventFuture | None:
-        entry = self._agents.get(message.session_id)
+        entry = meant(self._agents, message)
         if entry is None:
             return None
         promise = self.promise()
@@ -299,10 +299,10 @@ class SupervisorActor(BaseActor):
             settled(None if error is None else presentable(error))
         self._check_closed()
 
-    def _await(self, session_id: SessionId) -> GeventFuture | None:
-        entry = self._agents.get(session_id)
+    def _await(self, message: p.AwaitAgent) -> GeventFuture | None:
+        entry = meant(self._agents, message)
         if entry is None or entry.disposing is not None:
-            raise ActorGone(f"there is no agent {session_id}") if entry is None else _gone(entry)
+            raise ActorGone(f"there is no agent {message.session_id}") if entry is None else _gone(entry)
         if not entry.restarting:
             return None
         promise = self.promise()

@@ -142,9 +142,14 @@ class ResultFile:
         with self._lock:
             # Whoever had the lock before may have taken it along: one sync serves many lines.
             if self._pending:
-                data = b"".join(self._pending)
+                lines = self._pending[:]
                 self._pending.clear()
-                run_native(self._append, data)
+                try:
+                    run_native(self._append, b"".join(lines))
+                except StorageError:
+                    # Of others, too: each of them has to hear that its line is not there.
+                    self._pending[:0] = lines
+                    raise
 
     def finish(self) -> bool:
         return True

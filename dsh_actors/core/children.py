@@ -23,12 +23,14 @@ def started_fact(
     is_fork: bool = False,
     schema: JsonObject | None = None,
     via: str | None = None,
+    bounds: JsonObject | None = None,
 ) -> JsonObject:
     """The data of ``subagent/started``; ``mode`` is ``one-shot`` or ``continuable``. ``via`` names the
-    configured process that it is: nobody can speak to one.
+    configured process that it is: nobody can speak to one. ``bounds`` is what it may less than its parent,
+    also when it goes on.
     """
     fact: JsonObject = {"id": child, "label": label, "mode": mode}
-    more = {"fork": is_fork or None, "schema": schema, "via": via}
+    more = {"fork": is_fork or None, "schema": schema, "via": via, "bounds": bounds or None}
     return fact | {name: value for name, value in more.items() if value is not None}
 
 
@@ -40,7 +42,7 @@ def fold_child(children: dict[str, JsonObject], kind: str, data: JsonObject) -> 
     child = data["id"]
     if kind == "subagent/started":
         children[child] = {"label": str(data.get("label")), "mode": data.get("mode"), "open": True}
-        more = (("fork", bool), ("schema", dict), ("via", str))
+        more = (("fork", bool), ("schema", dict), ("via", str), ("bounds", dict))
         children[child] |= {name: data[name] for name, kind in more if type(data.get(name)) is kind}
     elif child in children:
         if children[child]["mode"] == "continuable":

@@ -49,13 +49,15 @@ class LiveAgent:
     """``row`` is what stays when it sleeps. ``fold`` is there while a run is not over.
 
     ``pins`` counts who needs it awake. ``going`` is set by whoever puts it to sleep or disposes of it,
-    ``is_watched`` while a task waits for what it has started.
+    ``is_watched`` while a task waits for what it has started. ``cut_off`` is a reason for the end of the run
+    that its log does not hold, with its message.
     """
 
     __slots__ = (
         "base",
         "began",
         "books",
+        "cut_off",
         "fold",
         "going",
         "handle",
@@ -80,6 +82,7 @@ class LiveAgent:
         self.fold: OutcomeFold | None = None
         self.subscribers: list[Subscriber] | None = None
         self.timers: tuple[Timer, ...] = ()
+        self.cut_off: tuple[str, str] | tuple[()] = ()
         self.step: int | None = None
         self.tool: str | None = None
         self.began = 0.0
@@ -130,6 +133,7 @@ class LiveAgent:
         row.currency = fold.currency or row.currency
         row.last_end = json.dumps(end.to_json(), ensure_ascii=False, separators=(",", ":"))
         self.fold = row.run_from = self.step = self.tool = None
+        self.cut_off = ()
         row.run_ms = 0
         return end
 

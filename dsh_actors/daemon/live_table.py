@@ -111,10 +111,14 @@ class LiveTable:
 
     def stop_run(self, live: LiveAgent, why: str) -> None:
         """A limit of time has passed; what the agent has started ends with its run."""
+        work, agent = self.harness.work, SessionId(live.row.id)
+        if work.of(agent):
+            live.cut_off = (why, f"--{why} passed while background work went on")
+        work.quieten(agent)
 
         def stop() -> None:
             live.handle.cancel({"kind": "hook", "reason": why})
-            self.harness.work.cancel_all(SessionId(live.row.id))
+            work.cancel_all(agent)
 
         in_background(stop, f"daemon/{why} {live.row.id}")
 
@@ -138,8 +142,7 @@ class LiveTable:
         """Make it known, durably, that something is owed. Nothing happens in a run that goes on."""
         if live.fold is not None:
             return
-        live.begin_run()
-        self.room.is_busy(live.row.id)
+        self._run_begins(live)
         try:
             live.touch()
             self.writer.save(live.row)
@@ -147,6 +150,11 @@ class LiveTable:
             self.drop_run(live)
             raise
         self.tell(live)
+
+    def _run_begins(self, live: LiveAgent) -> None:
+        live.begin_run()
+        self.room.is_busy(live.row.id)
+        self.harness.work.rouse(SessionId(live.row.id))
 
     def drop_run(self, live: LiveAgent) -> None:
         """The message that a run was to begin with was refused."""
@@ -165,8 +173,7 @@ class LiveTable:
             # In a moment: an agent with more to do sets to work again at once.
             when_waiting(lambda: self._at_rest(live, fold))
         elif live.fold is None:
-            live.begin_run()
-            self.room.is_busy(live.row.id)
+            self._run_begins(live)
             self.changed(live)
 
     def unpin(self, live: LiveAgent) -> None:
@@ -183,17 +190,18 @@ class LiveTable:
             if not live.is_watched:
                 live.is_watched = True
                 wait = partial(live.handle.when_done, None)
-                start_task(lambda _token: wait(), partial(self._done, live, fold), name="daemon/when-done")
+                start_task(lambda _token: wait(), partial(self._done, live), name="daemon/when-done")
             return
         self.run_over(live)
 
-    def _done(self, live: LiveAgent, fold: OutcomeFold, end: TaskEnd[bool]) -> None:
+    def _done(self, live: LiveAgent, end: TaskEnd[bool]) -> None:
+        """Nothing goes on any more, of whichever run: another may have begun while it was waited for."""
         live.is_watched = False
         if end.error is None:  # else it is gone, which is told otherwise
-            self._at_rest(live, fold)
+            self._at_rest(live, live.fold)
 
     def run_over(self, live: LiveAgent) -> None:
-        end = live.end_run()
+        end = live.end_run(*live.cut_off)
         if end is None:
             return
         live.row.state = "idle"
@@ -290,7 +298,11 @@ class LiveTable:
             self._remove(live)
         else:
             end = end_from_json(row.last_end) if row.last_end else None
-        self.writer.remove(agent_id)
+        try:
+            self.writer.remove(agent_id)
+        except HarnessError as error:
+            self.fail(row, f"it has ended and could not be forgotten: {error.message}")
+            raise
         self.waits.settle(agent_id, end)
         row.state = "disposed"
         self.tell_of(info_of(row))

@@ -51,18 +51,21 @@ class Restart:
                 if not self._table.closing:
                     self._owed.appendleft(agent_id)
                     self._table.room.wait_for_change(LOOK_S)
-            except HarnessError as error:
+            except Exception as error:  # whatever is wrong with one, the others are resumed
                 self._put_off(agent_id, error)
 
-    def _put_off(self, agent_id: str, error: HarnessError) -> None:
+    def _put_off(self, agent_id: str, error: Exception) -> None:
         """It sleeps until somebody speaks to it, unless it has failed for good."""
         if self._table.closing:
             return
         LOGGER.warning("agent %s was not resumed: %s", agent_id, error_chain(error))
-        row = self._table.read(agent_id)
+        try:
+            row = self._table.read(agent_id)
+        except HarnessError:
+            return  # it is gone, or the table cannot be read just now: the next start looks again
         if row.state == "running":
-            row.state, row.error = "asleep", error.message
-            self._table.writer.save(row)
+            row.state, row.error = "asleep", error_chain(error)
+            self._table.writer.note(row)  # the disk may be what is wrong
             self._table.waits.settle(agent_id, None)
 
 

@@ -26,25 +26,38 @@ class RowWriter:
         self._registry = registry
         self._noted: dict[str, AgentRow] = {}
         self._writing: dict[str, AgentRow] = {}
+        self._saving: dict[str, AgentRow] = {}
         self._urgent: list[tuple[Change, GeventFuture]] = []
         self._timer: Timer | None = None
         self._is_busy = False
         self._flushing: list[GeventFuture] = []
+        self._is_closed = False
 
     def note(self, row: AgentRow) -> None:
-        """Write the row as it will be in a moment; waits for nothing. A row that goes is not written."""
+        """Write the row as it will be in a moment; waits for nothing. A row that goes is not written.
+
+        Nothing happens once the writer is closed.
+        """
+        if self._is_closed:
+            return
         self._noted[row.id] = row
         if self._timer is None:
             self._timer = after(WINDOW_S, self._window_over)
 
     def newest(self, agent_id: str) -> AgentRow | None:
         """A row that is not written yet. Whoever changes it notes it again."""
-        return self._noted.get(agent_id) or self._writing.get(agent_id)
+        return self._noted.get(agent_id) or self._saving.get(agent_id) or self._writing.get(agent_id)
 
     def save(self, row: AgentRow, options: str | None = None) -> None:
         """Write the row as it is and wait. Raises `StorageFull` or `StorageError`, with nothing written."""
         self._noted.pop(row.id, None)
-        self._put(Change.of(row, options))
+        if options is None:  # nobody sees a new one before it is written
+            self._saving[row.id] = row
+        try:
+            self._put(Change.of(row, options))
+        finally:
+            if self._saving.get(row.id) is row:
+                del self._saving[row.id]
 
     def remove(self, agent_id: str) -> None:
         """Raises as `save` does."""
@@ -59,6 +72,10 @@ class RowWriter:
         done.wait(None)
 
     def close(self) -> None:
+        """Wait for what is being written, and take no more notes."""
+        while self._is_busy or self._urgent:
+            self.flush()
+        self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
 
@@ -101,7 +118,7 @@ class RowWriter:
                 self._noted.setdefault(row.id, row)
             # Later: a disk that is full is as full at once.
             self._flushed()
-            if self._noted and self._timer is None:
+            if self._noted and self._timer is None and not self._is_closed:
                 self._timer = after(WINDOW_S, self._window_over)
         for done in waiting:
             if error is None:

@@ -133,7 +133,12 @@ class Streams:
         agent = self._agents.setdefault(agent_id, made)
         if agent is not made:
             made.undo()
-        if self._is_closed:
+        try:
+            self._host.get(agent_id)
+            is_there = not self._is_closed
+        except HarnessError:
+            is_there = False  # it has gone while it was listened to, and nobody will say so any more
+        if not is_there:
             self.end_agent(agent_id)
         return agent
 

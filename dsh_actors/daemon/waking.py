@@ -16,7 +16,14 @@ from dsh_actors.daemon.kept_options import options_from_json, options_to_json
 from dsh_actors.daemon.live import LiveAgent, base_to_json, limit_base_of
 from dsh_actors.daemon.live_table import DISPOSE_S, LiveTable
 from dsh_actors.daemon.registry import AgentRow
-from dsh_actors.errors import AgentNotFound, SessionCorrupt, SessionNotFound, SessionUnsupported, UsageError
+from dsh_actors.errors import (
+    ActorGone,
+    AgentNotFound,
+    SessionCorrupt,
+    SessionNotFound,
+    SessionUnsupported,
+    UsageError,
+)
 from dsh_actors.runtime.files import run_native
 
 if TYPE_CHECKING:
@@ -47,6 +54,9 @@ def create(table: LiveTable, options: AgentOptions, bring_up: BringUp) -> LiveAg
             _describe(table, live)
             table.require_open()  # nobody would end it any more
             table.writer.save(live.row, options_to_json(options))
+            if table.closing:  # meanwhile, and its agents are counted already
+                table.writer.remove(live.row.id)
+                table.require_open()
         except BaseException:
             handle.dispose(DISPOSE_S)
             raise
@@ -60,13 +70,16 @@ def create(table: LiveTable, options: AgentOptions, bring_up: BringUp) -> LiveAg
 def awake(table: LiveTable, agent_id: str, wait_s: float | None = None) -> LiveAgent:
     """The live agent, woken if need be. A run of it that was cut goes on.
 
-    Raises `AgentNotFound`, `HostFull`, `SessionBusy` while another process has the session, and what
-    `Harness.resume` raises; where trying again does not help the agent is failed then.
+    Raises `AgentNotFound`, `HostFull`, `SessionBusy` while another process has the session, `ActorGone`
+    where the agent or the host is just ending, and what `Harness.resume` raises; where trying again does not
+    help the agent is failed then.
     """
+    table.require_open()
     live = table.live.get(agent_id)
     if live is not None:
+        if live.going:
+            raise ActorGone(f"agent {agent_id} has just ended: {live.row.error}")
         return live
-    table.require_open()
     row = table.read(agent_id)
     table.room.take(wait_s)
     try:

@@ -41,7 +41,8 @@ class Plan:
     agent has come to rest and its session is free again: it tells the parent.
 
     ``counts_waiting``: the time of ``timeout_s`` runs while there is no place for the agent, too. ``via``:
-    the configured process that it is, which ``open`` has no part in.
+    the configured process that it is, which ``open`` has no part in. ``bounds``: what it may less than its
+    parent, to be remembered.
     """
 
     id: SessionId
@@ -58,6 +59,7 @@ class Plan:
     is_fork: bool
     schema: JsonObject | None = field(default=None, hash=False)
     via: str | None = None
+    bounds: JsonObject | None = field(default=None, hash=False)
 
 
 class ChildRun:

@@ -29,7 +29,7 @@ from dsh_actors.subagents.child import ChildRun, Plan
 from dsh_actors.subagents.outside_call import outside_call
 from dsh_actors.subagents.outside_run import OutsideRun
 from dsh_actors.subagents.report import Report, ReportTool
-from dsh_actors.subagents.request import ChildRequest, Mode, child_options, model_of
+from dsh_actors.subagents.request import ChildRequest, Mode, child_options, model_of, resumed_request
 from dsh_actors.subagents.roster import Ground, Roster
 from dsh_actors.subagents.seat import Seat
 
@@ -85,8 +85,9 @@ class Launcher:
     def resume(self, parent: SessionId, child: SessionId, fact: JsonObject, message: Message) -> ChildRun:
         """Let a sub-agent that came to rest go on with a message; ``fact`` is what is known of it."""
         entry, label = self._roster.entry(parent), fact["label"]
-        request = ChildRequest("", schema=fact.get("schema"), fork=fact.get("fork") is True)
-        options = child_options(entry, request, child, self._shared_tools(entry))
+        shared = self._shared_tools(entry)
+        request = resumed_request(fact, entry.scope.visible_tools().keys() & shared.keys())
+        options = child_options(entry, request, child, shared)
         # What it says and calls it has from its own log, and its output limit from its model.
         options = replace(options, model="", system_prompt=None, append_system_prompt=None, max_output=None)
         make = partial(p.ResumeAgent, options, child)
@@ -172,6 +173,7 @@ class Launcher:
             settle=partial(self._settle, entry),
             is_fork=request.fork,
             schema=options.schema,
+            bounds=request.bounds(),
         )
 
     def _launch(
@@ -181,7 +183,13 @@ class Launcher:
         # Whoever speaks to it from here on reaches this life of it, and starts no other one.
         self._roster.joined(run)
         fact = started_fact(
-            plan.id, plan.label, plan.mode, is_fork=plan.is_fork, schema=plan.schema, via=plan.via
+            plan.id,
+            plan.label,
+            plan.mode,
+            is_fork=plan.is_fork,
+            schema=plan.schema,
+            via=plan.via,
+            bounds=plan.bounds if plan.mode == "continuable" else None,
         )
         try:
             run.item = self._links.work.add(entry.id, plan.id, "agent", plan.label, run.stop)

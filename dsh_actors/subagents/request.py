@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from dsh_actors.core.ids import SessionId
@@ -15,7 +15,15 @@ from dsh_actors.errors import UsageError
 if TYPE_CHECKING:
     from dsh_actors.actors.lifecycle import AgentEntry
 
-__all__ = ["DEFAULT_TIMEOUT_S", "ChildRequest", "Mode", "child_limits", "child_options", "model_of"]
+__all__ = [
+    "DEFAULT_TIMEOUT_S",
+    "ChildRequest",
+    "Mode",
+    "child_limits",
+    "child_options",
+    "model_of",
+    "resumed_request",
+]
 
 DEFAULT_TIMEOUT_S = 1_800.0
 """How long a model's sub-agent may work, where it does not say."""
@@ -51,6 +59,33 @@ class ChildRequest:
         """The label, or the beginning of the task."""
         text = self.label or (self.prompt if isinstance(self.prompt, str) else "")
         return shorten(" ".join(text.split()), MAX_LABEL) or "sub-agent"
+
+    def bounds(self) -> JsonObject:
+        """What holds for the sub-agent beyond what holds for its parent, to be kept for when it goes on."""
+        bounds: JsonObject = {}
+        if self.tools is not None:
+            bounds["tools"] = sorted(set(self.tools))
+        if self.limits is not None:
+            asked = {each.name: (getattr(self.limits, each.name), each.default) for each in fields(Limits)}
+            bounds["limits"] = {name: own for name, (own, default) in asked.items() if own != default}
+        if self.timeout_s is not None:
+            bounds["timeout_s"] = self.timeout_s
+        return bounds
+
+
+def resumed_request(fact: JsonObject, tools: Collection[str]) -> ChildRequest:
+    """What is asked for when a sub-agent goes on; ``fact`` is known of it, and its parent has ``tools``."""
+    bounds = fact.get("bounds", {})
+    limits, allowed = bounds.get("limits", {}), bounds.get("tools")
+    known = {each.name for each in fields(Limits)}
+    return ChildRequest(
+        "",
+        schema=fact.get("schema"),
+        tools=None if allowed is None else tuple(name for name in allowed if name in tools),
+        timeout_s=bounds.get("timeout_s"),
+        fork=fact.get("fork") is True,
+        limits=Limits(**{name: value for name, value in limits.items() if name in known}),
+    )
 
 
 def model_of(parent: AgentEntry) -> str:

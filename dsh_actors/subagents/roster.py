@@ -61,7 +61,7 @@ class Roster:
         self.runs: dict[SessionId, ChildRun] = {}
         self._known: dict[SessionId, dict[str, JsonObject]] = {}
         self._slots: dict[SessionId, Slots] = {}
-        self._waiting: set[threading.Event] = set()
+        self._waiting: dict[SessionId, list[threading.Event]] = {}
         ground.scope.observe("agent/disposed", self._on_disposed)
 
     def entry(self, agent: SessionId) -> AgentEntry:
@@ -114,7 +114,7 @@ class Roster:
 
     def left(self, run: ChildRun) -> None:
         self.runs.pop(run.id, None)
-        for woken in tuple(self._waiting):
+        for woken in self._waiting.get(run.id, ()):
             woken.set()
 
     def behind(self, parent: SessionId) -> list[ChildRun]:
@@ -129,7 +129,8 @@ class Roster:
         runs, clock, woken = list(runs), self._ground.clock, threading.Event()
         ends_at = None if timeout_s is None else clock.monotonic() + timeout_s
         undo = cancel.on_cancel(woken.set) if cancel is not None else _nothing
-        self._waiting.add(woken)
+        for run in runs:
+            self._waiting.setdefault(run.id, []).append(woken)
         try:
             while not _enough(runs, any_of) and (cancel is None or cancel.reason is None):
                 left = None if ends_at is None else ends_at - clock.monotonic()
@@ -138,7 +139,11 @@ class Roster:
                 woken.wait(left)
                 woken.clear()
         finally:
-            self._waiting.discard(woken)
+            for run in runs:
+                waiting = self._waiting[run.id]
+                waiting.remove(woken)
+                if not waiting:
+                    del self._waiting[run.id]
             undo()
 
     def listed(

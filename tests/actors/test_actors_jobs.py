@@ -370,3 +370,15 @@ def test_an_agent_that_comes_back_hears_of_what_a_crash_cut_off_and_counts_on():
     assert play.owner.facts == [("job/ended", "bash-2", "unknown"), ("job/ended", "bash-3", "unknown")]
     assert play.begin() == "bash-4"
     play.work.end_all(OWNER, 5)
+
+
+def test_an_end_that_is_read_as_its_owner_is_about_to_be_told_is_told_by_nobody_else(play, monkeypatch):
+    job, ask = play.begin(), play.owner.ask
+
+    def read_and_answer(message, *, timeout):
+        play.jobs.read(job)
+        return ask(message, timeout=timeout)
+
+    monkeypatch.setattr(play.owner, "ask", read_and_answer)
+    play.finish(1)
+    assert play.owner.notices == []

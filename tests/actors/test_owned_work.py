@@ -8,6 +8,7 @@ from dsh_actors.actors.owned_work import OwnedWork
 from dsh_actors.core.ids import SessionId
 from dsh_actors.errors import ActorGone
 from dsh_actors.runtime.tasks import start_task
+from tests.actors.kit import until
 
 OWNER = SessionId("owner")
 
@@ -61,3 +62,39 @@ def test_an_owner_that_goes_takes_everything_with_it_newest_first():
         start("fourth")
     work.forget(OWNER)
     assert start("fifth") in work.of(OWNER)
+
+
+def test_the_end_of_one_work_wakes_only_who_waits_for_it():
+    work, woken = OwnedWork(), []
+    items = [work.add(SessionId(f"owner-{n}"), "bash-1", "bash", "make", ignored) for n in range(50)]
+    first = work.add(OWNER, "bash-1", "bash", "make", ignored)
+    tasks = [
+        start_task(lambda _token, it=it: work.wait_for_release((it,), 10), woken.append, name="wait")
+        for it in (first, *items)
+    ]
+    until(lambda: len(work._waiting) == 51)
+    others = [event for item in items for event in work._waiting[item]]
+    work.release(first)
+    assert tasks[0].join(10)
+    assert not any(event.is_set() for event in others)
+    assert work.end_all(items[0].owner, 0.0) == (items[0],), "who waits for what is given up hears of it"
+    for item in items[1:]:
+        work.release(item)
+    assert all(task.join(10) for task in tasks)
+    assert [end.value for end in woken] == [True] * 51
+    assert work._waiting == {}
+
+
+def test_an_owner_that_goes_is_set_to_work_by_nothing_that_ends_with_it():
+    work, quiet = OwnedWork(), []
+
+    def cancel():
+        quiet.append(work.is_quiet(OWNER))
+        work.release(item)
+
+    item = work.add(OWNER, "one", "agent", "look", cancel)
+    assert not work.is_quiet(OWNER)
+    assert work.end_all(OWNER, 1.0) == ()
+    assert quiet == [True]
+    work.forget(OWNER)
+    assert not work.is_quiet(OWNER)

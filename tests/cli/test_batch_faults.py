@@ -159,6 +159,35 @@ def test_a_result_line_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest
     assert earlier.name == "b" and set(earlier.finished) == {"a"}
 
 
+def test_everybody_whose_line_could_not_be_written_hears_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = ResultFile(str(tmp_path / "results.jsonl"))
+    output.put({"type": "batch.start", "name": "b"})
+    ends: list[object] = []
+
+    def put(number: int) -> None:
+        try:
+            ends.append(output.put({"number": number}))
+        except StorageError as error:
+            ends.append(type(error))
+
+    def failing(descriptor: int, data: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    threads = [threading.Thread(target=put, args=(number,)) for number in range(3)]
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", failing)
+        with output._lock:
+            for thread in threads:
+                thread.start()
+            until(lambda: len(output._pending) == 3)
+        for thread in threads:
+            thread.join(20)
+    assert ends == [StorageFull] * 3
+    output.close()
+
+
 def test_a_reader_that_reads_nothing_is_waited_for_until_a_signal_says_otherwise() -> None:
     reading, writing = os.pipe()
     sink = StandardOutput(lambda: None, writing)

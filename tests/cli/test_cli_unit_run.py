@@ -27,7 +27,7 @@ from dsh_actors.core.events import Event
 from dsh_actors.core.options import AgentOptions, Limits
 from dsh_actors.core.outcome import RunEnd
 from dsh_actors.errors import ActorGone, HarnessError, StorageFull, UsageError
-from dsh_actors.runs import RunPlan
+from dsh_actors.runs import Run, RunPlan
 
 
 def arguments_of(*given: str) -> RunArguments:
@@ -186,6 +186,18 @@ def test_a_signal_ends_the_run_gracefully(signals: SignalWatch, number: signal.S
 
 def test_a_signal_before_the_prompt_starts_nothing(signals: SignalWatch) -> None:
     signals.name, signals.deadline = "SIGTERM", time.monotonic() + 1
+    end, _ = drive(ScriptedHandle(), signals)
+    assert (end.exit_code, end.turns) == (143, 0)
+
+
+def test_a_stop_while_the_prompt_is_made_ready_starts_nothing(
+    signals: SignalWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(run: Run) -> str:
+        run.stop("signal", "SIGTERM")
+        return "hi"
+
+    monkeypatch.setattr(Run, "_prompt", slow)
     end, _ = drive(ScriptedHandle(), signals)
     assert (end.exit_code, end.turns) == (143, 0)
 

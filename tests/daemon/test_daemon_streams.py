@@ -17,7 +17,7 @@ from dsh_actors.daemon.feeds import Feed
 from dsh_actors.daemon.streams import Notice
 from dsh_actors.errors import StorageError
 from dsh_actors.runtime import wsgi
-from dsh_actors.runtime.tasks import start_task
+from dsh_actors.runtime.tasks import deadline, start_task
 from tests.daemon.http_kit import EventReader, info, until
 
 
@@ -71,14 +71,15 @@ def test_the_place_to_come_back_to_wins_over_the_one_to_begin_at(stage):
     assert numbers(reader) == [4]
 
 
-def test_what_was_not_stored_yet_when_the_log_was_read_is_not_missed(stage):
+@pytest.mark.parametrize("missed", [1, 3])
+def test_what_was_not_stored_yet_when_the_log_was_read_is_not_missed(stage, missed):
     stage.host.record("a", 2)
-    stage.host.record("a", 3, stored=False)  # nobody listens yet
+    stage.host.record("a", missed, stored=False)  # nobody listens yet
     reader = EventReader(stage.client, "/v1/agents/a/events")
     first = take(reader, 2)
     stage.host.store("a")
     stage.host.record("a")
-    assert numbers(first + take(reader, 4)) == [0, 1, 2, 3, 4, 5]
+    assert numbers(first + take(reader, missed + 1)) == list(range(missed + 3))
     reader.leave()
 
 
@@ -275,6 +276,21 @@ def test_a_stream_that_could_not_begin_keeps_no_later_one_from_hearing(stage, mo
     reader.leave()
 
 
+def test_a_stream_of_an_agent_that_goes_as_it_begins_ends(stage, monkeypatch):
+    subscribe = stage.host.subscribe
+
+    def subscribe_as_it_goes(*arguments):
+        undo = subscribe(*arguments)
+        stage.host.dispose("a")
+        stage.streams.end_agent("a")
+        return undo
+
+    monkeypatch.setattr(stage.host, "subscribe", subscribe_as_it_goes)
+    with deadline(10.0):
+        assert list(EventReader(stage.client, "/v1/agents/a/events")) == []
+    assert stage.streams.readers == 0
+
+
 def test_readers_that_begin_at_the_same_time_all_hear_what_comes(stage, monkeypatch):
     subscribe, gate, waiting = stage.host.subscribe, threading.Event(), []
 
@@ -330,6 +346,20 @@ def test_a_place_that_is_not_known_is_a_gap(stage, last_id):
     reader.leave()
 
 
+def test_who_comes_back_just_in_time_has_missed_nothing(stages):
+    stage = stages("a", queue=16)
+    reader = EventReader(stage.client, "/v1/events")
+    until(lambda: stage.streams.readers == 1)
+    stage.streams.announce("a", Notice("agent", info("a")))
+    place = take(reader, 1)[0].id
+    reader.leave()
+    for _ in range(16):
+        stage.streams.announce("a", Notice("agent", info("a")))
+    late = EventReader(stage.client, "/v1/events", place)
+    assert {event.name for event in take(late, 16)} == {"agent"}
+    late.leave()
+
+
 def test_who_comes_back_too_late_is_told_so_and_goes_on_from_there(stages):
     stage = stages("a", queue=16)
     reader = EventReader(stage.client, "/v1/events")
@@ -378,10 +408,23 @@ def test_only_a_reader_that_does_not_take_what_it_is_sent_is_cut():
     cuts = []
     waiting, sending = feed.reader(lambda: cuts.append("w")), feed.reader(lambda: cuts.append("s"))
     sending.is_sending = True
-    for number in range(6):
+    for number in range(2):
+        feed.push(number)
+    assert cuts == [], "all that it has not taken is there"
+    for number in range(4):
         feed.push(number)
     assert cuts == ["s"]
     assert sending.is_over and not waiting.is_over
+
+
+def test_a_ring_that_is_closed_is_read_to_its_end():
+    feed: Feed[int] = Feed(4)
+    reader = feed.reader(lambda: None)
+    feed.push(1)
+    feed.close()
+    assert not reader.is_over and reader.wait(0.0)
+    assert reader.take() == [1]
+    assert reader.is_over
 
 
 # --- the server ------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from dsh_actors.errors import EventRefused, SubagentError
 from dsh_actors.handle import AgentRef
 from dsh_actors.ports import ToolOutput, ToolSpec
 from dsh_actors.runtime.tasks import start_task
+from dsh_actors.subagents.request import DEFAULT_TIMEOUT_S
 from tests.actors.kit import until
 from tests.subagents.kit import PATIENCE_S, Troupe, call, delegate
 
@@ -404,7 +405,8 @@ def test_a_copy_keeps_what_was_known_of_agents_in_its_checkpoint(troupe: Troupe)
     live = troupe.harness.inspect(agent.id).state
     agent.dispose()
     (child,) = troupe.children()
-    expected = {child: {"label": "task", "mode": "continuable", "open": False, "reason": "completed"}}
+    known = {"label": "task", "mode": "continuable", "bounds": {"timeout_s": DEFAULT_TIMEOUT_S}}
+    expected = {child: {**known, "open": False, "reason": "completed"}}
     assert live.children == troupe.harness.inspect(agent.id).state.children == expected
 
 

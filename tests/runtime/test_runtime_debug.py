@@ -20,7 +20,7 @@ from dsh_actors.runtime.debug import actor_tree, install_blocking_detection, ins
 from dsh_actors.runtime.files import run_native
 from dsh_actors.runtime.ref import Ref
 
-WAIT_S = 5.0
+WAIT_S = 20.0
 
 
 class Node(BaseActor):

@@ -190,9 +190,10 @@ def test_many_calls_at_once_keep_their_connections() -> None:
 
 
 def test_a_refused_connection_is_named_with_its_address() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    failure = failure_of(call(OpenAiCompatibleProvider(config(f"http://127.0.0.1:{port}/v1"))))
+    with socket.socket() as taken:  # by one that does not listen, so that nobody else can
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        failure = failure_of(call(OpenAiCompatibleProvider(config(f"http://127.0.0.1:{port}/v1"))))
     assert failure.code == "TRANSPORT"
     assert failure.message == f"cannot connect: Connection refused (http://127.0.0.1:{port}/v1)"
 

@@ -267,7 +267,7 @@ class Dsh:
                 texts.append(_decompress(data) if path.suffix == ".zst" else data)
         return b"\n".join(texts).decode("utf-8", "replace")
 
-    def survivors(self, timeout_s: float = 10.0) -> list[int]:
+    def survivors(self, timeout_s: float = 5.0) -> list[int]:
         """Processes of this place that are left ``timeout_s`` seconds from now."""
         return wait_until_unmarked(self.mark, timeout_s)
 

@@ -111,7 +111,7 @@ def test_a4_a_signal_ends_the_run_with_its_code_and_a_session_to_resume(
     running = dsh.begin("--json", "x")
     running.wait_for_event("assistant/chunk")
     running.send_signal(number)
-    result = running.wait()
+    result = running.wait(5)
     assert result.code == SIGNALS[number] == result.end["exit_code"]
     assert (result.end["reason"], result.end["signal"]) == ("interrupted", number.name)
     assert stream_faults(result.events) == []

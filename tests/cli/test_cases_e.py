@@ -228,7 +228,7 @@ def gap_s(dsh: Dsh) -> float:
 def test_e12_a_wait_that_the_provider_asks_for_is_kept(dsh: Dsh, header: dict[str, str]) -> None:
     dsh.server.script(H(429, header), T("ok"))
     assert dsh.run("x").out == "ok\n"
-    assert 1.0 <= gap_s(dsh) <= 6.0
+    assert 1.0 <= gap_s(dsh) <= 4.0  # with the jitter, and on a busy machine
 
 
 def test_e12_a_wait_until_a_date_is_kept(dsh: Dsh) -> None:
@@ -238,7 +238,7 @@ def test_e12_a_wait_until_a_date_is_kept(dsh: Dsh) -> None:
     assert dsh.run("x").out == "ok\n"
     wall_minus_monotonic = time.time() - time.monotonic()
     first, resent = (request.arrived + wall_minus_monotonic for request in dsh.server.requests())
-    assert until - 0.05 <= resent <= max(until, first) + 6.0
+    assert until - 0.05 <= resent <= max(until, first) + 3.0
 
 
 @pytest.mark.parametrize("seconds", ["7200", "30"])

@@ -9,6 +9,7 @@ import contextlib
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -86,14 +87,22 @@ def driver() -> Iterator[str | None]:
         yield None
         return
     print("checked in chromium")
-    with subprocess.Popen(
-        [program, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as process:
+    with (
+        tempfile.TemporaryFile() as errors,
+        subprocess.Popen([program, "--port=0"], stdout=subprocess.PIPE, stderr=errors) as process,
+    ):
         try:
             assert process.stdout is not None
-            started = (re.search(rb"successfully on port (\d+)", line) for line in process.stdout)
-            port = next((int(found[1]) for found in started if found), None)
-            assert port is not None, "chromedriver did not start"
+            said = []
+            for line in process.stdout:
+                said.append(line)
+                if found := re.search(rb"successfully on port (\d+)", line):
+                    port = int(found[1])
+                    break
+            else:
+                code = process.wait(PATIENCE_S)
+                errors.seek(0)
+                pytest.fail(f"chromedriver ended with {code}: {b''.join(said)!r} {errors.read()!r}")
             yield f"http://127.0.0.1:{port}"
         finally:
             process.terminate()

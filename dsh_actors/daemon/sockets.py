@@ -136,4 +136,7 @@ def open_loopback(text: str) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             raise SessionBusy(f"somebody listens at {text} already", hint="name another port") from error
         raise StorageError(f"cannot listen at {text}: {error.strerror}") from error
+    except BaseException:  # a signal
+        listener.close()
+        raise
     return listener

@@ -31,6 +31,9 @@ class _UnixConnection(HTTPConnection):
         except OSError as error:
             sock.close()
             raise NewConnectionError(self, str(error)) from error
+        except BaseException:  # a signal, or whoever ends the wait
+            sock.close()
+            raise
         self.sock = sock
 
 

@@ -109,10 +109,10 @@ class Processes:
                 command.end("timeout")
             left = self._end(command) if command.ended_by else []
             command.drain(_DRAIN_S)
-            if not left and (left := self._find(command, {})):
-                # The end of the pipe, or of what held it, is seen a moment before that of the process.
+            if not left and (left := self._find_live(command)):
+                # What waited for a process that held the pipe ends a moment later than that.
                 gevent.sleep(_PARTING_S)
-                left = self._find(command, {})
+                left = self._find_live(command)
             self._remember(left)
             if command.exit_status is not None and command.pid not in self._running:
                 self._guard.remove(command.pid)
@@ -190,6 +190,10 @@ class Processes:
     def _find(self, command: Command, seen: Mapping[int, int]) -> list[Process]:
         pids, tags = self._candidates(command), range(command.tag, command.tag + 1)
         return find_processes(command.needle, {command.pid}, seen, pids, tags)
+
+    def _find_live(self, command: Command) -> list[Process]:
+        """What goes on. The end of a pipe is seen before the process that held it is quite gone."""
+        return [process for process in self._find(command, {}) if not process.ending]
 
     def _candidates(self, command: Command) -> list[int]:
         """Pids that may belong to ``command``; the leaders of the other running commands do not."""

@@ -27,20 +27,28 @@ _GUARD_GRACE_S = 2.0
 _KILL_PATIENCE_S = 1.0
 """How long to look again after KILL; what is still there then cannot be ended by us."""
 _FEW_PIDS = 64
+_PF_EXITING = 4
+"""Of the flags in /proc/PID/stat (include/linux/sched.h): set before the process's descriptors are closed."""
 
 
 class Process:
-    """One live process as /proc shows it. ``started`` tells it from a later one with the same pid."""
+    """One live process as /proc shows it. ``started`` tells it from a later one with the same pid.
 
-    __slots__ = ("group", "marked", "parent", "pid", "session", "started")
+    ``ending``: it executes nothing any more, though the kernel is not done with it.
+    """
 
-    def __init__(self, pid: int, parent: int, group: int, session: int, started: int, marked: bool) -> None:
+    __slots__ = ("ending", "group", "marked", "parent", "pid", "session", "started")
+
+    def __init__(
+        self, pid: int, parent: int, group: int, session: int, started: int, marked: bool, ending: bool
+    ) -> None:
         self.pid = pid
         self.parent = parent
         self.group = group
         self.session = session
         self.started = started
         self.marked = marked
+        self.ending = ending
 
 
 def read_process(pid: int, needle: bytes, tags: range = _NO_TAGS) -> Process | None:
@@ -58,9 +66,9 @@ def read_process(pid: int, needle: bytes, tags: range = _NO_TAGS) -> Process | N
     if len(fields) < 21 or fields[0] in b"ZX":
         return None
     parent, group, session = map(int, fields[1:4])
-    return Process(
-        pid, parent, group, session, int(fields[19]), _is_marked(pid, needle) or _is_tagged(pid, tags)
-    )
+    marked = _is_marked(pid, needle) or _is_tagged(pid, tags)
+    ending = bool(int(fields[6]) & _PF_EXITING)
+    return Process(pid, parent, group, session, int(fields[19]), marked, ending)
 
 
 def _is_marked(pid: int, needle: bytes) -> bool:

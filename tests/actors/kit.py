@@ -11,7 +11,7 @@ from gevent.monkey import get_original
 from dsh_actors.core.events import Event
 
 
-def until(condition: Callable[[], bool], within_s: float = 10.0) -> None:
+def until(condition: Callable[[], bool], within_s: float = 20.0) -> None:
     """Let the others run until it is so, native threads too."""
     ends, never = time.monotonic() + within_s, Signal()
     while not condition():

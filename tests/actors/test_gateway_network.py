@@ -14,6 +14,7 @@ import pytest
 
 from dsh_actors.actors import protocol as p
 from dsh_actors.actors.model_gateway import GatewayState, ModelGatewayActor
+from dsh_actors.adapters.llm import transport
 from dsh_actors.adapters.llm.openai_compatible import OpenAiCompatibleProvider
 from dsh_actors.config import load_config
 from dsh_actors.core import turn_io as io
@@ -194,21 +195,20 @@ def test_an_abort_does_not_wait_for_a_flood_to_end(agents_at):
         assert server.gone.wait(DEADLINE_S)
 
 
-def test_an_abort_ends_the_wait_for_the_end_of_a_body_that_is_complete(agents_at):
+def test_an_abort_ends_the_wait_for_the_end_of_a_body_that_is_complete(agents_at, monkeypatch):
+    monkeypatch.setattr(transport, "DRAIN_S", 3 * DEADLINE_S)
     hold = threading.Event()
 
     def handle(connection: socket.socket, request: bytes) -> bool:
         connection.sendall(head() + chunk(HI))
-        hold.wait(DEADLINE_S)
+        hold.wait(3 * DEADLINE_S)
         return False
 
     with Server(handle) as server:
         agents = agents_at(server.url)
         assert ended(agents.ask(1)) == Finish("stop")
         agents.abort(1)
-        begun = time.monotonic()
         until(lambda: agents.in_use == 0)
-        assert time.monotonic() - begun < 0.2, "it drained for a quarter second all the same"
         hold.set()
 
 

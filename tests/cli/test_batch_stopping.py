@@ -39,7 +39,7 @@ def test_a_reader_that_goes_away_ends_the_batch(dsh: Dsh) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "status", "word"),
     [
-        (("--batch-timeout", "1s"), 124, "timeout", "--batch-timeout passed"),
+        (("--batch-timeout", "2s"), 124, "timeout", "--batch-timeout passed"),
         (("--max-total-tokens", "300"), 4, "limit", "--max-total-tokens 300 reached"),
         (("--max-total-cost", "0.0005"), 4, "limit", "--max-total-cost 0.0005 reached"),
         (("--fail-fast",), 1, "failed", "--fail-fast: failing failed; 2 of 2 tasks"),

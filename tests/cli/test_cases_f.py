@@ -214,7 +214,7 @@ def test_who_waits_for_an_agent_asks_for_nothing_meanwhile(dsh: Dsh) -> None:
 
 def test_a_limit_of_time_ends_agents_with_their_root(dsh: Dsh) -> None:
     play(dsh, root=[C("agent", task("child"))], child=[C("bash", {"command": "sleep 600"})])
-    result = dsh.run("--json", "--timeout", "1.5", ROOT)
+    result = dsh.run("--json", "--timeout", "3", ROOT)
     assert (result.code, result.end["reason"]) == (124, "timeout")
     assert result.of("subagent/ended")[0]["data"]["reason"] == "interrupted"
     assert dsh.survivors() == []

@@ -45,7 +45,7 @@ def test_output_cut_by_a_signal_is_no_success(dsh: Dsh, tmp_path: Path) -> None:
         while not end.exists() and time.monotonic() < deadline:
             os.sched_yield()
         running.send_signal(signal.SIGTERM)
-        result = running.wait(12)
+        result = running.wait()
     finally:
         os.close(reader)
         os.close(writer)

@@ -158,8 +158,10 @@ def test_on_tcp_it_takes_the_token_of_its_file(dsh):
 
 def test_it_ends_when_nothing_is_left_to_do(dsh):
     running, client = serve(dsh, "--once", "--idle-exit", "0.2")
+    connected = EventReader(client, "/v1/events")  # or it could end between two of the requests
     agent = create(client, "What is here?", "scripted/demo")
     assert client.get(f"/v1/agents/{agent}/wait?timeout=20").json["done"]
+    connected.leave()
     stopped(running)
 
 

@@ -234,14 +234,22 @@ def test_an_answer_that_could_not_be_kept_is_no_success(signals: SignalWatch) ->
 
 
 def test_heartbeats_tell_that_a_silent_step_lives(
-    signals: SignalWatch, capfd: pytest.CaptureFixture[str]
+    signals: SignalWatch, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handle = ScriptedHandle(answers=False)
-    end, output = drive(handle, signals, "--json", "--heartbeat", "0.05", limits=Limits(timeout_s=0.3))
+    handle, said = ScriptedHandle(answers=False), RunOutput.passing_line
+    left = iter(range(2, -1, -1))
+
+    def beat(output: RunOutput, line: dict[str, Any]) -> None:
+        said(output, line)
+        if next(left) == 0:
+            handle.end({"kind": "completed"})
+
+    monkeypatch.setattr(RunOutput, "passing_line", beat)
+    end, output = drive(handle, signals, "--json", "--heartbeat", "0.05")
     output.finish(end)
     lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     beats = [line for line in lines if line["type"] == "heartbeat"]
-    assert len(beats) >= 3 and all(set(b) == {"type", "elapsed_s", "step", "tool"} for b in beats)
+    assert len(beats) == 3 and all(set(b) == {"type", "elapsed_s", "step", "tool"} for b in beats)
 
 
 def test_a_reader_that_goes_away_stops_the_run(signals: SignalWatch) -> None:

@@ -59,7 +59,7 @@ def test_a_result_waits_for_a_reader_that_comes_late(dsh: Dsh) -> None:
     reader = threading.Thread(target=lambda: read.append((dsh.cwd / "pipe").read_text()))
     reader.start()
     ended = running.wait()
-    reader.join(5.0)
+    reader.join(20.0)
     assert (ended.code, ended.err, read) == (0, "", ["done\n"])
 
 

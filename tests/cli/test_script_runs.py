@@ -189,7 +189,7 @@ def test_agents_at_work_are_told_of_a_deadline_before_it(dsh: Dsh) -> None:
         "print('told')\n"
     )
     result = run(dsh, program, options=("--deadline", "3"))
-    assert (result.code, result.out) == (0, "told\n"), result.err
+    assert result.out == "told\n" and result.code in (0, 124), result.err  # it may end after it was told
 
 
 def test_what_a_program_wants_done_at_its_end_is_done(dsh: Dsh) -> None:

@@ -37,8 +37,12 @@ class UnixConnection(http.client.HTTPConnection):
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(PATIENCE_S)
-        self.sock.connect(self.path)
+        try:
+            self.sock.settimeout(PATIENCE_S)
+            self.sock.connect(self.path)
+        except BaseException:
+            self.close()
+            raise
         # One that is over is not opened again by somebody who still sends: nobody would close it.
         self.auto_open = 0
 
@@ -158,11 +162,15 @@ class EventReader:
         headers = {"Last-Event-ID": last_id} if last_id is not None else {}
         if client.token is not None:
             headers["Authorization"] = f"Bearer {client.token}"
-        self._connection.request("GET", path, headers=headers)
-        self.socket = self._connection.sock  # the response takes it over at the end of a stream
-        self.response = self._connection.getresponse()
-        assert self.response.status == 200, self.response.read()
-        assert self.response.headers["Content-Type"] == "text/event-stream"
+        try:
+            self._connection.request("GET", path, headers=headers)
+            self.socket = self._connection.sock  # the response takes it over at the end of a stream
+            self.response = self._connection.getresponse()
+            assert self.response.status == 200, self.response.read()
+            assert self.response.headers["Content-Type"] == "text/event-stream"
+        except BaseException:
+            self._connection.close()
+            raise
 
     def __iter__(self) -> Iterator[ServerEvent]:
         """The events to the end of the stream, or to where it was cut."""

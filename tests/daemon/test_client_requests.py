@@ -11,6 +11,7 @@ import pytest
 from dsh_actors import errors
 from dsh_actors.core.exit_codes import reason_of_error
 from dsh_actors.daemon.client import DaemonClient
+from dsh_actors.daemon.sockets import open_loopback
 from tests.daemon.fake_daemon import Asked, fake_daemon
 
 
@@ -34,6 +35,25 @@ def test_a_request_goes_through_the_socket_past_every_proxy(
     assert first.headers["authorization"] == "Bearer secret"
     assert second.path == "/v1/agents/a%2Fb%3F/messages"
     assert second.body == {"text": "go on", "how": "steer"}
+
+
+def test_a_connect_that_is_cut_short_leaves_no_socket_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Cut(BaseException):
+        """What a signal or a timeout of the caller throws into the wait."""
+
+    made: list[socket.socket] = []
+
+    def connect(self: socket.socket, _address: object) -> None:
+        made.append(self)
+        raise Cut
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    monkeypatch.setattr(socket.socket, "listen", connect)
+    with pytest.raises(Cut), DaemonClient("/tmp/nobody") as client:
+        list(client.agents())
+    with pytest.raises(Cut):
+        open_loopback("127.0.0.1:0").close()
+    assert [each.fileno() for each in made] == [-1, -1]
 
 
 def test_a_socket_in_a_deep_directory_is_reached(tmp_path: Path) -> None:

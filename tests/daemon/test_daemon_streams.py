@@ -208,7 +208,7 @@ def test_abandoned_clients_are_noticed_without_a_word_to_them(stage):
     until(lambda: stage.streams.readers == 0 and stage.server.connections == 0)
     assert stage.host.agents["a"].hearers == []
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) <= before
+    until(lambda: len(os.listdir("/proc/self/fd")) <= before)  # some are closed in a later turn of the hub
     assert stage.client.get("/v1/health").status == 200
 
 

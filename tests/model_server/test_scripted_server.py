@@ -153,11 +153,11 @@ def test_a_silent_reply_ends_when_the_client_leaves(server: ModelServer) -> None
     started = time.monotonic()
     with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as peer:
         peer.sendall(b"POST /chat/completions HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}")
-        peer.settimeout(5)
+        peer.settimeout(20)
         assert peer.recv(1000).startswith(b"HTTP/1.1 200")
-    server.wait_for_ends(1, 5)
+    server.wait_for_ends(1)
     assert server.requests()[0].outcome == "client-left"
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 40  # and not the 60 s of the reply
 
 
 def test_a_held_reply_goes_on_when_the_test_releases_it(server: ModelServer) -> None:

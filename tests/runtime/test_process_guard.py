@@ -81,8 +81,8 @@ def test_no_process_survives_the_kill_of_its_harness(tmp_path: Path) -> None:
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     hold = f"exec 3>{fifo}; echo up >&3; "
     scripts = [
-        hold + f"trap 'touch {tmp_path}/cleaned; exit' TERM; sleep 600 & wait",
-        hold + "trap '' TERM; sleep 600; sleep 600",
+        f"trap 'touch {tmp_path}/cleaned; exit' TERM; {hold} sleep 600 & wait",
+        f"trap '' TERM; {hold} sleep 600; sleep 600",
         f"setsid bash -c '{hold} sleep 600' >/dev/null 2>&1 &",
         f"env -i $(type -P bash) -c '{hold} $(type -P sleep) 600; true' &",
         f"nohup bash -c '{hold} sleep 600' >/dev/null 2>&1 & sleep 600",
@@ -96,7 +96,7 @@ def test_no_process_survives_the_kill_of_its_harness(tmp_path: Path) -> None:
     try:
         seen = b""
         while seen.count(b"up") < len(scripts):
-            assert select.select([reader], [], [], 10)[0], f"only {seen!r}"
+            assert select.select([reader], [], [], 20)[0], f"only {seen!r}"
             seen += os.read(reader, 100)
         assert harness.stdout is not None
         assert [harness.stdout.readline() for _ in range(3)] == [b"over\n"] * 3  # those that left a process
@@ -108,24 +108,27 @@ def test_no_process_survives_the_kill_of_its_harness(tmp_path: Path) -> None:
         harness.kill()
         harness.communicate(timeout=10)
     # The end of the pipe means that the last process that held it is gone.
-    while select.select([reader], [], [], max(0.0, began + 5 - time.monotonic()))[0]:
+    while select.select([reader], [], [], max(0.0, began + 20 - time.monotonic()))[0]:
         if not os.read(reader, 100):
             break
     else:
-        pytest.fail("a process survived for 5 s")
+        pytest.fail("a process survived for 20 s")
     os.close(reader)
     assert (tmp_path / "cleaned").exists()
-    assert await_end(guard, 5)
+    assert await_end(guard, 20)
 
 
-def test_a_clean_close_sends_the_guard_home_at_once(processes: Processes) -> None:
+def test_a_clean_close_sends_the_guard_home_at_once(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dsh_actors.runtime.process._REAP_S", 60.0)  # after which it would be killed
     assert guards(os.getpid()) == []
     assert run(processes, "exit 4") == 4
     assert len(guards(os.getpid())) == 1
     began = time.monotonic()
     processes.close()
     assert guards(os.getpid()) == []
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 30
 
 
 def test_a_close_without_any_command_starts_nothing(processes: Processes) -> None:
@@ -137,7 +140,7 @@ def test_the_next_command_replaces_a_dead_guard(processes: Processes) -> None:
     run(processes, "true")
     (first,) = guards(os.getpid())
     os.kill(first, signal.SIGKILL)
-    assert await_end(first, 5)
+    assert await_end(first, 20)
     assert run(processes, "exit 5") == 5
     assert run(processes, "exit 6") == 6
     (second,) = guards(os.getpid())
@@ -148,13 +151,13 @@ def test_a_guard_that_reads_nothing_is_replaced_and_harms_nobody(processes: Proc
     run(processes, "true")
     (first,) = guards(os.getpid())
     os.kill(first, signal.SIGSTOP)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     # Until then it still reads, perhaps so much that its pipe never fills.
     while " T " not in Path(f"/proc/{first}/stat").read_text() and time.monotonic() < deadline:
         gevent.sleep(0)
     for pid in range(10**5, 10**5 + 8000):
         processes._guard.add(pid, 1)
-    assert await_end(first, 5)
+    assert await_end(first, 20)
     assert run(processes, "exit 7") == 7
     assert len(guards(os.getpid())) == 1
 
@@ -162,7 +165,7 @@ def test_a_guard_that_reads_nothing_is_replaced_and_harms_nobody(processes: Proc
 def test_the_guard_holds_no_directory_and_no_descriptor(processes: Processes) -> None:
     run(processes, "true")
     (guard,) = guards(os.getpid())
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while os.readlink(f"/proc/{guard}/cwd") != "/" and time.monotonic() < deadline:
         gevent.sleep(0)
     assert os.readlink(f"/proc/{guard}/cwd") == "/"

@@ -20,9 +20,11 @@ from hypothesis import strategies as st
 from dsh_actors.core.bounded_output import BoundedOutput
 from dsh_actors.errors import ToolError
 from dsh_actors.ports import ProcessResult
+from dsh_actors.runtime import process_guard
 from dsh_actors.runtime.cancel import CancelSource
 from dsh_actors.runtime.process import MARKER_NAME, Processes
 from dsh_actors.testing.memory import peak_kib, reset_peak
+from tests.process_kit import HeardProcesses, wait_until
 
 _COUNT = iter(range(10**6))
 
@@ -50,9 +52,23 @@ def is_running(text: str) -> bool:
     return any(text in line for line in command_lines())
 
 
+def sleepers(seconds: str) -> int:
+    """How many processes sleep so long by now. A shell whose script says so has not come to it yet."""
+    words = [line.split() for line in command_lines()]
+    return sum(os.path.basename(each[0]) == "sleep" and each[1:] == [seconds] for each in words if each)
+
+
+def is_stopped(seconds: str) -> bool:
+    """Whether a process with this in its arguments is stopped by a signal."""
+    states = children()
+    return any(
+        states[pid] == "T" and seconds.encode() in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in states
+    )
+
+
 def descriptors(at_most: int = 0) -> int:
     """How many are open; gevent closes some in a later turn of the hub, so wait a little for ``at_most``."""
-    deadline = time.monotonic() + 2 if at_most else 0
+    deadline = time.monotonic() + 10 if at_most else 0
     while (count := len(os.listdir("/proc/self/fd"))) > at_most and time.monotonic() < deadline:
         gevent.sleep(0)
     return count
@@ -74,6 +90,22 @@ def children() -> dict[int, str]:
 @pytest.fixture
 def processes() -> Iterator[Processes]:
     made = Processes(f"test-{os.getpid()}-{next(_COUNT)}", grace_s=0.2)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def heard() -> Iterator[HeardProcesses]:
+    """With time to act on a TERM, however slow the machine: a command that uses it does not need it all."""
+    made = HeardProcesses(f"heard-{os.getpid()}-{next(_COUNT)}", grace_s=10.0)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def hasty() -> Iterator[HeardProcesses]:
+    """With hardly any time after a TERM."""
+    made = HeardProcesses(f"hasty-{os.getpid()}-{next(_COUNT)}", grace_s=0.2)
     yield made
     made.close()
 
@@ -173,7 +205,7 @@ def test_a_process_left_behind_is_reported_and_ended_at_the_close(
     seconds = unique_seconds()
     began = time.monotonic()
     result = run(processes, holder.format(seconds) + " echo hi")
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 10  # and not the 600 s of the other
     assert (result.output, result.exit_code, result.left_running) == (b"hi\n", 0, True)
     assert is_running(seconds)
     assert run(processes, "echo on").left_running is False
@@ -191,10 +223,36 @@ def test_a_flood_from_a_process_left_behind_neither_hangs_nor_spins(processes: P
     assert not result.left_running  # the closed pipe ended it
 
 
-def test_output_written_shortly_after_the_exit_is_kept(processes: Processes) -> None:
+def test_output_written_shortly_after_the_exit_is_kept(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dsh_actors.runtime.process._DRAIN_S", 20.0)  # "shortly" on any machine
     result = run(processes, "exec > >(cat; echo late); echo early")
     assert result.output == b"early\nlate\n"
     assert not result.left_running
+
+
+def test_a_process_that_only_the_kernel_still_holds_is_not_left_running(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = process_guard._read
+
+    def exiting(path: str) -> bytes:
+        data = read(path)
+        if not path.endswith("/stat"):
+            return data
+        name, _, rest = data.rpartition(b") ")
+        fields = rest.split(b" ")
+        if name.endswith(b"(sleep"):
+            fields[6] = b"%d" % (int(fields[6]) | 4)
+        return name + b") " + b" ".join(fields)
+
+    monkeypatch.setattr(process_guard, "_read", exiting)
+    left = f"exec sleep {unique_seconds()} >/dev/null 2>&1"
+    wait = "until read -r name </proc/$!/comm && [ $name = sleep ]; do :; done"
+    assert not run(processes, f"{left} & {wait}").left_running
+    monkeypatch.undo()
+    assert run(processes, f"{left} & {wait}").left_running
 
 
 @pytest.mark.parametrize(
@@ -215,16 +273,20 @@ def test_output_written_shortly_after_the_exit_is_kept(processes: Processes) -> 
     ],
 )
 def test_an_ended_command_leaves_nothing_and_keeps_its_output(
-    processes: Processes, script: str, how: str
+    hasty: HeardProcesses, script: str, how: str
 ) -> None:
-    seconds = unique_seconds()
-    source = CancelSource()
-    if how == "cancelled":
-        gevent.spawn_later(0.2, source.cancel, "user")
+    seconds, source = unique_seconds(), CancelSource()
+
+    def heard() -> None:
+        wait_until(lambda: is_stopped(seconds) or sleepers(seconds) == script.count("{}"))
+        if how == "cancelled":
+            gevent.spawn(source.cancel, "user")
+
+    hasty.on_heard = heard
     result = run(
-        processes,
+        hasty,
         f"echo started; {script.replace('{}', seconds)}",
-        timeout_s=0.2 if how == "timeout" else 20.0,
+        timeout_s=0.05 if how == "timeout" else 20.0,
         cancel=source.token,
     )
     assert not is_running(seconds)
@@ -232,18 +294,19 @@ def test_an_ended_command_leaves_nothing_and_keeps_its_output(
     assert result.exit_code is None
     assert result.output.startswith(b"started\n")
     assert not result.left_running
-    assert 0.15 < result.duration_s < 3
+    assert 0 < result.duration_s < 20
 
 
-def test_a_command_may_use_the_grace_period(processes: Processes) -> None:
-    result = run(processes, "trap 'echo bye; exit 7' TERM; echo hi; sleep 60 & wait", timeout_s=0.2)
+def test_a_command_may_use_the_grace_period(heard: HeardProcesses) -> None:
+    result = run(heard, "trap 'echo bye; exit 7' TERM; echo hi; sleep 60 & wait", timeout_s=0.05)
     assert result.output == b"hi\nbye\n"
     assert (result.ended_by, result.exit_code) == ("timeout", None)
 
 
-def test_a_stopped_command_may_use_it_too(processes: Processes) -> None:
+def test_a_stopped_command_may_use_it_too(heard: HeardProcesses) -> None:
+    heard.on_heard = lambda: wait_until(lambda: is_stopped("echo hi; kill -STOP"))
     result = run(
-        processes, "trap 'echo bye; exit' TERM; echo hi; kill -STOP $$; sleep 60 & wait", timeout_s=0.2
+        heard, "trap 'echo bye; exit' TERM; echo hi; kill -STOP $$; sleep 60 & wait", timeout_s=0.05
     )
     assert result.output == b"hi\nbye\n"
 
@@ -259,30 +322,31 @@ def test_a_thrown_token_starts_nothing(processes: Processes, tmp_path: Path) -> 
 def test_a_killed_waiter_takes_its_command_along(processes: Processes) -> None:
     seconds = unique_seconds()
     waiter = gevent.spawn(run, processes, f"echo $$; sleep {seconds}; true")
-    while not is_running(f"sleep {seconds}"):
-        gevent.sleep(0)
+    wait_until(lambda: sleepers(seconds))
     waiter.kill()
     assert run(processes, "true").exit_code == 0
     assert not is_running(seconds)
 
 
-def test_closing_ends_what_runs_with_a_chance_to_clean_up(processes: Processes, tmp_path: Path) -> None:
-    slow, stubborn = unique_seconds(), unique_seconds()
-    waiters = [
-        gevent.spawn(run, processes, f"trap 'touch {tmp_path}/ok; exit' TERM; sleep {slow} & wait"),
-        gevent.spawn(run, processes, f"trap '' TERM; setsid -w sleep {stubborn}"),
-    ]
-    while not (is_running(f"sleep {slow}") and is_running(f"sleep {stubborn}")):
-        gevent.sleep(0)
-    began = time.monotonic()
-    processes.close()
-    assert time.monotonic() - began < 2
+def test_closing_ends_what_runs_with_a_chance_to_clean_up(heard: HeardProcesses, tmp_path: Path) -> None:
+    seconds = unique_seconds()
+    waiter = gevent.spawn(run, heard, f"trap 'touch {tmp_path}/ok; exit' TERM; echo; sleep {seconds} & wait")
+    wait_until(lambda: sleepers(seconds))
+    heard.close()
     assert (tmp_path / "ok").exists()
-    assert not is_running(slow)
-    assert not is_running(stubborn)
-    assert [waiter.get(timeout=1).ended_by for waiter in waiters] == ["cancelled", "cancelled"]
+    assert not is_running(seconds)
+    assert waiter.get(timeout=10).ended_by == "cancelled"
     with pytest.raises(ToolError, match="stopping"):
-        run(processes, "true")
+        run(heard, "true")
+
+
+def test_closing_ends_what_does_not_heed_it(processes: Processes) -> None:
+    seconds = unique_seconds()
+    waiter = gevent.spawn(run, processes, f"trap '' TERM; setsid -w sleep {seconds}")
+    wait_until(lambda: sleepers(seconds))
+    processes.close()
+    assert not is_running(seconds)
+    assert waiter.get(timeout=10).ended_by == "cancelled"
 
 
 def test_two_hundred_at_once_keep_their_exit_codes_and_leak_nothing(processes: Processes) -> None:

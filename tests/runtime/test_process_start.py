@@ -73,9 +73,10 @@ def test_a_taker_that_fails_does_not_keep_the_command_from_ending(processes: Pro
 def test_nothing_is_left_open_where_the_start_fails(processes: Processes) -> None:
     run(processes, "true", on_output=bytearray().extend)
     before = len(os.listdir("/proc/self/fd"))
-    for argv in (["no-such-program"], ["sh", "x" * 3_000_000]):
+    for argv in (["no-such-program"], ["sh", "x" * 3_000_000]) * 5:
         with pytest.raises(ToolError):
             processes.start(
                 argv, cwd="/", env=ENV, on_output=print, on_errors=print, stdin=b"some"
             )
-    assert len(os.listdir("/proc/self/fd")) == before
+    # Fewer where what ran before had descriptors that are closed in a later turn of the hub.
+    assert len(os.listdir("/proc/self/fd")) <= before

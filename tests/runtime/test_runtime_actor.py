@@ -16,7 +16,7 @@ from dsh_actors.errors import ActorGone
 from dsh_actors.runtime.actor import BaseActor, Died, GeventActor, HandlerFailed, live_actors, start_actor
 from dsh_actors.runtime.ref import Ref
 
-WAIT_S = 5.0
+WAIT_S = 20.0
 
 
 class Parent(BaseActor):

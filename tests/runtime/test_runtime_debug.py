@@ -20,7 +20,7 @@ from dsh_actors.runtime.debug import actor_tree, install_blocking_detection, ins
 from dsh_actors.runtime.files import run_native
 from dsh_actors.runtime.ref import Ref
 
-WAIT_S = 5.0
+WAIT_S = 20.0
 
 
 class Node(BaseActor):
@@ -173,7 +173,8 @@ def test_native_work_does_not_count_as_holding_the_hub() -> None:
     os.write(writer, b"x")
     waiting.get(timeout=WAIT_S)
     undo()
-    assert reports == []
+    # A machine that halts this process between two turns of the hub has a report of its own.
+    assert not any("in run_native" in report for report in reports)
     os.close(reader)
     os.close(writer)
 

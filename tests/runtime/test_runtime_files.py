@@ -15,7 +15,7 @@ from gevent.monkey import get_original
 from dsh_actors.runtime.files import TOOL_POOL_SIZE, NativePool, run_native, run_tool_native
 from dsh_actors.runtime.tasks import DeadlinePassed, deadline
 
-WAIT_S = 5.0
+WAIT_S = 20.0
 
 
 def read_one(fd: int) -> bytes:

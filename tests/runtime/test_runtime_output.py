@@ -16,7 +16,7 @@ from dsh_actors.errors import ProtocolError
 from dsh_actors.runtime.files import run_native
 from dsh_actors.runtime.output import MAX_QUEUED_BYTES, Writer
 
-WAIT_S = 5.0
+WAIT_S = 20.0
 
 # The patched one closes when the hub comes round: too late for a test of what follows a close.
 close_now = get_original("os", "close")

@@ -17,7 +17,7 @@ from dsh_actors.runtime.actor import BaseActor, start_actor
 from dsh_actors.runtime.future import GeventFuture
 from dsh_actors.runtime.ref import ACTOR_TIMEOUT, Ref
 
-WAIT_S = 5.0
+WAIT_S = 20.0
 
 
 class Caller(BaseActor):

@@ -13,7 +13,7 @@ import pytest
 
 from dsh_actors.runtime.signals import on_signals
 
-WAIT_S = 5.0
+WAIT_S = 20.0
 
 
 def test_each_signal_calls_its_handler_with_its_number_in_a_greenlet() -> None:

@@ -20,7 +20,7 @@ from dsh_actors.runtime.tasks import (
     start_task,
 )
 
-WAIT_S = 5.0
+WAIT_S = 20.0
 
 
 @pytest.fixture(autouse=True)

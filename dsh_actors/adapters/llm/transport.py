@@ -163,10 +163,13 @@ class Exchange:
         except (ValueError, RuntimeError, OSError):
             return  # it was over already, or never connected
 
-    def drain(self, seconds: float = DRAIN_S, limit: int = MAX_ERROR_BYTES) -> bytes:
-        """Read on, but not for long; a body read to its end leaves its connection to the next call."""
+    def drain(self, seconds: float | None = None, limit: int = MAX_ERROR_BYTES) -> bytes:
+        """Read on, but not for long; a body read to its end leaves its connection to the next call.
+
+        ``seconds``: `DRAIN_S` unless given.
+        """
         pieces: list[bytes] = []
-        size, deadline = 0, time.monotonic() + seconds
+        size, deadline = 0, time.monotonic() + (DRAIN_S if seconds is None else seconds)
         self._drain_end = deadline
         try:
             while size < limit:

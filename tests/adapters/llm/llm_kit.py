@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import socket
 import threading
 from collections.abc import Callable, Iterable
@@ -17,12 +18,22 @@ from dsh_actors.adapters.llm.settings import ProviderConfig
 from dsh_actors.core.chunks import CallConfig, Chunk, Failure, Finish
 from dsh_actors.core.stream import BlockAssembler
 
+HANG_S = 20
+"""A guard against a hang, and no measure of anything."""
+
 KEY = "sk-test-0123456789"
 SSE = {"content-type": "text/event-stream"}
 
 
+TICK_S = 0.01
+
+
 class Control:
-    """A gateway's hold on a stream: one abort, one deadline that can be moved."""
+    """A gateway's hold on a stream: one abort, one deadline that can be moved.
+
+    It counts its time in ticks, as the gateway's own forgives a halt of the whole process: that is one tick,
+    for the server of the test was halted too.
+    """
 
     def __init__(self) -> None:
         self.aborted: str | None = None
@@ -38,7 +49,12 @@ class Control:
         self.deadlines.append(seconds)
         if self._timer is not None:
             self._timer.kill(block=False)
-        self._timer = gevent.spawn_later(seconds, self.abort, "timeout")
+        self._timer = gevent.spawn(self._watch, seconds)
+
+    def _watch(self, seconds: float) -> None:
+        for _ in range(max(1, math.ceil(seconds / TICK_S))):
+            gevent.sleep(TICK_S)
+        self.abort("timeout")
 
     def abort(self, reason: str) -> None:
         if self.aborted is None:
@@ -186,7 +202,7 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._thread.join(2)
+        self._thread.join(HANG_S)
 
 
 def read_request(connection: socket.socket) -> bytes:

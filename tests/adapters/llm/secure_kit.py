@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.adapters.llm.llm_kit import Server
+from tests.adapters.llm.llm_kit import HANG_S, Server
 
 __all__ = [
     "AUTHORITY",
@@ -97,7 +97,7 @@ class Proxy:
                 back = threading.Thread(target=_copy, args=(server, client), daemon=True)
                 back.start()
                 _copy(client, server)
-                back.join(5)
+                back.join(HANG_S)
 
     def __enter__(self) -> Proxy:
         return self
@@ -105,7 +105,7 @@ class Proxy:
     def __exit__(self, *_: object) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._thread.join(2)
+        self._thread.join(HANG_S)
 
 
 def _copy(source: socket.socket, sink: socket.socket) -> None:

@@ -16,6 +16,7 @@ from dsh_actors.core.chunks import Chunk, Failure, Finish
 from dsh_actors.core.messages import TextBlock
 from dsh_actors.errors import ConfigError
 from tests.adapters.llm.llm_kit import (
+    HANG_S,
     HI,
     Server,
     assemble,
@@ -29,7 +30,6 @@ from tests.adapters.llm.llm_kit import (
 )
 from tests.adapters.llm.secure_kit import PROXY_NAMES, deaf_listener, mute_listener
 
-HANG_S = 10
 LONG = {"connect_timeout_s": 30, "first_event_timeout_s": 30, "queue_timeout_s": 30, "idle_timeout_s": 30}
 A = delta(content="a")
 
@@ -113,7 +113,7 @@ def test_a_server_that_does_not_read_is_no_answer_in_time() -> None:
 def test_headers_that_trickle_are_no_answer() -> None:
     with trickle(b"HTTP/1.1 200 OK\r\n", again=b"X-Slow: yes\r\n") as server:
         failure = timeout_of(ask(server.url, first_event_timeout_s=0.3))
-        assert server.gone.wait(2)
+        assert server.gone.wait(HANG_S)
     assert "first_event_timeout_s" in failure.message
 
 
@@ -131,7 +131,7 @@ def test_comments_keep_a_request_in_the_queue_only_so_long() -> None:
 def test_bytes_that_complete_no_event_are_silence() -> None:
     with trickle(head(), chunk(A), chunk(b"data: "), again=chunk(b"x")) as server:
         chunks = ask(server.url, idle_timeout_s=0.3)
-        assert server.gone.wait(2)
+        assert server.gone.wait(HANG_S)
     assert timeout_of(chunks).message.startswith("silence of 0.3 s inside the reply (idle_timeout_s)")
     assert assemble(chunks).interrupted_blocks() == (TextBlock("a"),)
 
@@ -151,7 +151,7 @@ def test_a_pause_inside_a_reply_may_be_longer_than_the_wait_for_the_first_event(
 def test_a_reply_that_never_ends_has_a_total_time() -> None:
     with trickle(head(), again=chunk(A)) as server:
         chunks = ask(server.url, total_timeout_s=0.4)
-        assert server.gone.wait(2)
+        assert server.gone.wait(HANG_S)
     assert timeout_of(chunks).message.startswith("not complete within 0.4 s (total_timeout_s)")
     assert assemble(chunks).interrupted_blocks()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -41,6 +40,7 @@ from dsh_actors.core.request import ModelRequest, RequestHeader, ToolSchema
 from dsh_actors.core.retry import facts_of
 from dsh_actors.errors import CredentialError, UsageError
 from tests.adapters.llm.llm_kit import (
+    HANG_S,
     KEY,
     Control,
     MemoryTransport,
@@ -343,14 +343,12 @@ def test_an_abort_ends_a_blocked_call_at_once(wire: Wire, phase: str) -> None:
         control = Control()
         provider = wire.build(base_url=server.url)
         job = gevent.spawn(call, provider, b"{}", control, CallConfig("test", wire.model))
-        assert ready.wait(5)
+        assert ready.wait(HANG_S)
         gevent.sleep(0)
-        before = time.monotonic()
         control.abort("cancelled")
-        chunks = job.get(timeout=5)
-        assert time.monotonic() - before < 0.1
+        chunks = job.get(timeout=HANG_S)  # no clock of the call is so short
         stop.set()
-        assert server.gone.wait(2)
+        assert server.gone.wait(HANG_S)
     assert (chunks[-1].kind, failure_of(chunks).code) == ("aborted", "ABORTED")
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable
 
 import gevent
 import pytest
 
+from dsh_actors.adapters.llm import transport
 from dsh_actors.adapters.llm.openai_compatible import OpenAiCompatibleProvider
 from dsh_actors.core.chunks import CallConfig, Chunk, Finish
 from dsh_actors.core.messages import TextBlock
 from tests.adapters.llm.llm_kit import (
     DONE,
+    HANG_S,
     HI,
     KEY,
     Control,
@@ -101,14 +102,14 @@ def test_the_first_chunk_comes_at_once_however_the_body_is_framed() -> None:
         def handle(connection: socket.socket, request: bytes, framing=framing, hold=hold) -> bool:
             wrap = chunk if "chunked" in framing else bytes
             connection.sendall(head(framing=framing) + wrap(delta(content="a")))
-            hold.wait(5)
+            hold.wait(HANG_S)
             return False
 
         with Server(handle) as server:
             control = Control()
             provider = provider_of(server)
             stream = provider.stream(provider.prepare(CallConfig("test", "m")), b"{}", control)
-            with gevent.Timeout(2):
+            with gevent.Timeout(HANG_S / 2):
                 assert [type(c).__name__ for c in next(stream)] == ["BlockStart", "TextDelta"]
             control.abort("cancelled")
             hold.set()
@@ -127,12 +128,13 @@ def test_calls_one_after_the_other_share_a_connection() -> None:
         assert (len(server.requests), server.connections) == (5, 1)
 
 
-def test_a_late_end_of_the_body_does_not_cost_the_connection() -> None:
+def test_a_late_end_of_the_body_does_not_cost_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
+    monkeypatch.setattr(transport, "DRAIN_S", HANG_S)  # late on any machine, but not too late
 
     def handle(connection: socket.socket, request: bytes) -> bool:
         connection.sendall(head() + chunk(HI))
-        release.wait(2)
+        release.wait(HANG_S)
         connection.sendall(END)
         return True
 
@@ -149,19 +151,19 @@ def test_a_late_end_of_the_body_does_not_cost_the_connection() -> None:
 
 
 def test_a_body_that_never_ends_is_not_waited_for() -> None:
-    hold = threading.Event()
+    hold, was_let_go = threading.Event(), []
 
     def handle(connection: socket.socket, request: bytes) -> bool:
         connection.sendall(head() + chunk(HI))
-        hold.wait(5)
+        was_let_go.append(hold.wait(HANG_S))
         return False
 
     with Server(handle) as server:
-        start = time.monotonic()
         chunks = call(provider_of(server))
-        assert time.monotonic() - start < 1
         hold.set()
+        assert server.gone.wait(HANG_S)
     assert chunks[-1] == Finish("stop")
+    assert was_let_go == [True], "the call took as long as the server held the body"
 
 
 def test_refused_requests_leave_their_connection_to_the_next() -> None:
@@ -178,7 +180,7 @@ def test_many_calls_at_once_keep_their_connections() -> None:
         provider = provider_of(server)
         for _ in range(2):
             jobs = [gevent.spawn(call, provider) for _ in range(40)]
-            gevent.joinall(jobs, timeout=10, raise_error=True)
+            gevent.joinall(jobs, timeout=HANG_S, raise_error=True)
             assert all(job.value[-1] == Finish("stop") for job in jobs)
         assert len(server.requests) == 80
         assert server.connections <= 40
@@ -188,9 +190,10 @@ def test_many_calls_at_once_keep_their_connections() -> None:
 
 
 def test_a_refused_connection_is_named_with_its_address() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    failure = failure_of(call(OpenAiCompatibleProvider(config(f"http://127.0.0.1:{port}/v1"))))
+    with socket.socket() as taken:  # by one that does not listen, so that nobody else can
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        failure = failure_of(call(OpenAiCompatibleProvider(config(f"http://127.0.0.1:{port}/v1"))))
     assert failure.code == "TRANSPORT"
     assert failure.message == f"cannot connect: Connection refused (http://127.0.0.1:{port}/v1)"
 
@@ -228,7 +231,7 @@ def test_a_reset_after_the_first_event_is_a_network_failure_with_what_came() -> 
 
     def handle(connection: socket.socket, request: bytes) -> bool:
         connection.sendall(head() + chunk(delta(content="a")))
-        sent.wait(2)
+        sent.wait(HANG_S)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
         return False
 
@@ -256,7 +259,7 @@ def test_a_header_that_cannot_be_sent_is_an_invalid_request() -> None:
 
 def test_a_silent_server_is_a_timeout() -> None:
     hold = threading.Event()
-    with Server(lambda connection, request: hold.wait(5) and False) as server:
+    with Server(lambda connection, request: hold.wait(HANG_S) and False) as server:
         failure = failure_of(call(provider_of(server, first_event_timeout_s=0.1)))
         hold.set()
     assert failure.code == "TIMEOUT"
@@ -274,7 +277,7 @@ def test_a_stalled_stream_is_a_timeout_though_comments_trickle() -> None:
     with Server(handle) as server:
         chunks = call(provider_of(server, idle_timeout_s=0.2))
         stop.set()
-        assert server.gone.wait(2)
+        assert server.gone.wait(HANG_S)
     assert failure_of(chunks).code == "TIMEOUT"
     assert assemble(chunks).interrupted_blocks() == (TextBlock("a"),)
 
@@ -302,7 +305,7 @@ def test_silence_after_the_finish_is_not_waited_for(monkeypatch: pytest.MonkeyPa
 
     def handle(connection: socket.socket, request: bytes) -> bool:
         connection.sendall(head() + chunk(delta(content="a") + finish("stop")))
-        hold.wait(5)
+        hold.wait(HANG_S)
         return False
 
     with Server(handle) as server:
@@ -313,16 +316,14 @@ def test_silence_after_the_finish_is_not_waited_for(monkeypatch: pytest.MonkeyPa
 # --- aborts -----------------------------------------------------------------------------------
 
 
-def abort_when(provider: OpenAiCompatibleProvider, ready: threading.Event) -> tuple[float, list[Chunk]]:
-    """Abort a call from another greenlet once ``ready``; how long that took, and what it gave."""
+def abort_when(provider: OpenAiCompatibleProvider, ready: threading.Event) -> list[Chunk]:
+    """Abort a call from another greenlet once ``ready``; what it gave. No clock of the call is so short."""
     control = Control()
     job = gevent.spawn(call, provider, b"{}", control)
-    assert ready.wait(5)
+    assert ready.wait(HANG_S)
     gevent.sleep(0)
-    start = time.monotonic()
     control.abort("cancelled")
-    chunks = job.get(timeout=5)
-    return time.monotonic() - start, chunks
+    return job.get(timeout=HANG_S)
 
 
 @pytest.mark.parametrize("phase", ["before the head", "in the body"])
@@ -343,11 +344,10 @@ def test_an_abort_from_another_greenlet_ends_a_blocked_call(phase: str) -> None:
 
     with Server(handle) as server:
         provider = provider_of(server)
-        seconds, chunks = abort_when(provider, ready)
-        assert seconds < 0.1
+        chunks = abort_when(provider, ready)
         assert chunks[-1].kind == "aborted"
         assert failure_of(chunks).code == "ABORTED"
-        assert server.gone.wait(1)
+        assert server.gone.wait(HANG_S)
         assert call(provider)[-1] == Finish("stop")
 
 
@@ -364,7 +364,7 @@ def test_an_abort_while_the_consumer_is_busy_is_not_taken_for_an_end() -> None:
 
     def handle(connection: socket.socket, request: bytes) -> bool:
         connection.sendall(head() + chunk(delta(content="a")))
-        more.wait(2)
+        more.wait(HANG_S)
         connection.sendall(chunk(finish("stop") + DONE) + END)
         return True
 
@@ -388,7 +388,7 @@ def test_a_killed_reader_closes_its_connection() -> None:
 
     with Server(handle) as server:
         job = gevent.spawn(call, provider_of(server))
-        assert ready.wait(5)
+        assert ready.wait(HANG_S)
         gevent.sleep(0)
-        job.kill(timeout=1)
-        assert server.gone.wait(1)
+        job.kill(timeout=HANG_S)
+        assert server.gone.wait(HANG_S)

@@ -202,13 +202,12 @@ def test_a_list_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_silent_server_and_one_that_is_not_there_are_errors_in_bounded_time() -> None:
-    with Server(lambda connection, request: None) as server:
-        with pytest.raises(ProviderError) as silent:
-            fetch_models(provider(server, first_event_timeout_s=0.2))
-        port = server.port
+    with Server(lambda connection, request: None) as server, pytest.raises(ProviderError) as silent:
+        fetch_models(provider(server, first_event_timeout_s=0.2))
     assert silent.value.code == "TIMEOUT"
-    with pytest.raises(ProviderError) as absent:
-        fetch_models(config(f"http://127.0.0.1:{port}/v1"))
+    with socket.socket() as taken, pytest.raises(ProviderError) as absent:
+        taken.bind(("127.0.0.1", 0))  # and does not listen, nor can anybody else
+        fetch_models(config(f"http://127.0.0.1:{taken.getsockname()[1]}/v1"))
     assert absent.value.code == "TRANSPORT"
 
 

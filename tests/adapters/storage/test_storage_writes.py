@@ -298,16 +298,15 @@ def test_what_was_durable_survives_a_kill_and_the_session_goes_on(tmp_path: Path
 
 def test_an_idle_writer_holds_one_descriptor(tmp_path: Path) -> None:
     storage = disk(tmp_path)
-    before = len(os.listdir("/proc/self/fd"))
     writers = [storage.create(header(f"s{number}")) for number in range(10)]
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_below(tmp_path) == []
     for writer in writers:
         writer.append(turn(0))
         assert writer.next_seq == 9
-    assert len(os.listdir("/proc/self/fd")) == before + 10
+    assert len(open_below(tmp_path)) == 10
     for writer in writers:
         writer.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_below(tmp_path) == []
 
 
 def test_sessions_are_written_at_the_same_time_from_native_threads(tmp_path: Path) -> None:
@@ -328,10 +327,14 @@ def test_sessions_are_written_at_the_same_time_from_native_threads(tmp_path: Pat
     assert {one.status for one in storage.list()} == {"ok"}
 
 
-def open_segments(root: Path) -> int:
+def open_below(root: Path) -> list[str]:
+    """What this process has open there; other tests may leave and close descriptors of other things."""
     links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
-    paths = map(os.path.realpath, links)
-    return sum(path.startswith(str(root)) and path.endswith(".jsonl.zst") for path in paths)
+    return [path for path in map(os.path.realpath, links) if path.startswith(str(root))]
+
+
+def open_segments(root: Path) -> int:
+    return sum(path.endswith(".jsonl.zst") for path in open_below(root))
 
 
 def test_segments_stay_open_for_the_next_append_but_not_without_end(

@@ -27,6 +27,7 @@ from dsh_actors.errors import ToolError
 from dsh_actors.ports import CancelToken, ProcessResult, ToolContext, ToolOutput
 from dsh_actors.runtime.cancel import CancelSource
 from dsh_actors.runtime.process import Processes
+from tests.process_kit import HeardProcesses
 
 Bash = Callable[..., ToolOutput]
 
@@ -84,6 +85,13 @@ def bash(tmp_path: Path) -> Iterator[Bash]:
     processes.close()
 
 
+@pytest.fixture
+def heard() -> Iterator[HeardProcesses]:
+    processes = HeardProcesses(f"heard-{os.getpid()}-{time.monotonic_ns()}", grace_s=10.0)
+    yield processes
+    processes.close()
+
+
 def test_the_output_is_the_result(bash: Bash, tmp_path: Path) -> None:
     result = bash("pwd; echo é >&2", description="say where")
     assert result.text == f"{tmp_path}\né\n"
@@ -125,9 +133,9 @@ def test_a_timeout_that_is_not_possible_becomes_the_highest(asked: float) -> Non
     assert len(note) < 250
 
 
-def test_a_timeout_keeps_the_output_and_says_how_to_go_on(bash: Bash) -> None:
+def test_a_timeout_keeps_the_output_and_says_how_to_go_on(bash: Bash, heard: HeardProcesses) -> None:
     began = time.monotonic()
-    result = bash("echo a; sleep 99", timeout_s=0.2)
+    result = bash("echo a; sleep 99", {"processes": heard}, timeout_s=0.2)
     assert time.monotonic() - began < 10
     assert result.text.splitlines() == [
         "a",
@@ -138,10 +146,10 @@ def test_a_timeout_keeps_the_output_and_says_how_to_go_on(bash: Bash) -> None:
     assert (result.meta["timedOut"], result.meta["exitCode"]) == (True, None)
 
 
-def test_a_cancel_ends_the_command_and_keeps_its_output(bash: Bash) -> None:
+def test_a_cancel_ends_the_command_and_keeps_its_output(bash: Bash, heard: HeardProcesses) -> None:
     source = CancelSource()
-    gevent.spawn_later(0.2, source.cancel, "user")
-    result = bash("echo a; sleep 99", {"cancel": source.token})
+    heard.on_heard = lambda: gevent.spawn(source.cancel, "user")
+    result = bash("echo a; sleep 99", {"cancel": source.token, "processes": heard})
     assert re.fullmatch(r"a\n\[cancelled after \d\.\d s\]", result.text)
     assert (result.is_error, result.code) == (True, "CANCELLED")
 
@@ -233,10 +241,13 @@ def test_sh_takes_over_where_there_is_no_bash(tmp_path: Path) -> None:
     assert runner.asked["argv"][0] == "sh"
 
 
-def test_a_sandboxed_command_is_ended_and_left_like_any_other(bash: Bash, tmp_path: Path) -> None:
+def test_a_sandboxed_command_is_ended_and_left_like_any_other(
+    bash: Bash, heard: HeardProcesses, tmp_path: Path
+) -> None:
     for kind in filter(None, [probe_sandbox()]):
         changes = {"wrap": lambda argv, cwd, kind=kind: wrap_command(kind, argv, cwd, [cwd])}
-        result = bash("trap 'touch cleaned; exit' TERM; echo a; sleep 99 & wait", changes, timeout_s=0.3)
+        command = "trap 'touch cleaned; exit' TERM; echo a; sleep 99 & wait"
+        result = bash(command, {**changes, "processes": heard}, timeout_s=0.05)
         assert (result.code, result.text.splitlines()[0]) == ("TIMEOUT", "a")
         assert (tmp_path / "cleaned").exists()
         result = bash("setsid sleep 600 >/dev/null 2>&1 & exit 3", changes)

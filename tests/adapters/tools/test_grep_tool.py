@@ -103,7 +103,7 @@ def test_binary_special_and_ignored_files_are_skipped_and_counted(work: Workspac
         grep(work, "foo", path="pipe")
     with pytest.raises(ToolError, match="does not exist"):
         grep(work, "foo", path="missing")
-    assert time.monotonic() - begin < 1
+    assert time.monotonic() - begin < 10  # what waits for the other end of a pipe waits for ever
 
 
 def test_text_that_is_not_utf8_is_searched_and_shown_well_formed(work: Workspace) -> None:

@@ -42,7 +42,7 @@ def test_what_is_no_regular_file_is_refused_at_once(work: Workspace, tool: objec
     begin = time.monotonic()
     with pytest.raises(ToolError):
         work.run(tool, path=name, content="x", old="a", new="b")  # type: ignore[arg-type]
-    assert time.monotonic() - begin < 1
+    assert time.monotonic() - begin < 10  # what waits for the other end of a pipe waits for ever
     listener.close()
     os.close(here)
 

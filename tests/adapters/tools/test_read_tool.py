@@ -124,10 +124,10 @@ def test_one_line_of_a_huge_sparse_file_costs_neither_time_nor_memory(work: Work
     path = work.file("huge", "first\n")
     os.truncate(path, 4 << 30)
     before = reset_peak()
-    begin = time.monotonic()
+    begin = time.process_time()
     assert "     1\tfirst\n" in read(work, path="huge", limit=1)
     assert "#byte=" in read(work, path="huge", offset=2, limit=1)
-    assert time.monotonic() - begin < 1
+    assert time.process_time() - begin < 1
     assert peak_kib() - before < 20_000
 
 

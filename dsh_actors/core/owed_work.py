@@ -1,4 +1,4 @@
-"""What went on behind an agent where its log ends: the process was stopped before the agent heard of it. Pure."""
+"""What went on behind an agent where its log ends, so that the agent never heard of its end. Pure."""
 
 from __future__ import annotations
 

@@ -137,6 +137,8 @@ def test_a_task_stopped_while_a_job_goes_on_is_told_as_it_was(
     again = dsh.call(*command, "--resume", "tasks.jsonl")
     [end] = task_ends(again)
     assert (again.code, end["answer"], end["exit_code"]) == (code, answer, code)
+    said = str(dsh.requests()[-1].messages)
+    assert option or "bash-1 has ended: stopped" in said, "whoever waits for a job hears that it was stopped"
 
 
 def test_two_batches_do_not_write_one_file(dsh: Dsh) -> None:

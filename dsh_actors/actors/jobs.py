@@ -82,6 +82,8 @@ class _Job:
         self.detail = ""
         self.is_reported = False
         """Whether its owner knows of its end, or asked for it."""
+        self.is_cut = False
+        """Whether somebody else ended it."""
         self.task: Task | None = None
         self._output = BoundedOutput(limit)
         self._began = time.monotonic()
@@ -114,11 +116,21 @@ class _Job:
         return JobReading(self.view(), output, omitted)
 
     def end(self) -> None:
-        """Begin to end it. Its owner needs no word of what was asked for."""
+        """Begin to end it. Its owner needs no word of what it asked for."""
         if not self.is_over:
-            self.status, self.is_reported = "stopping", True
-            if self.task is not None:
-                self.task.cancel("stopped")
+            self.is_reported = True
+            self._begin_to_end()
+
+    def cut(self) -> None:
+        """Begin to end it, because the run of its owner ends, who hears of it when it goes on."""
+        if self.status == "running":
+            self.is_cut = True
+            self._begin_to_end()
+
+    def _begin_to_end(self) -> None:
+        self.status = "stopping"
+        if self.task is not None:
+            self.task.cancel("stopped")
 
     def settle(self, status: JobStatus, detail: str, duration_s: float | None) -> None:
         self._duration_s = time.monotonic() - self._began if duration_s is None else duration_s
@@ -174,7 +186,7 @@ class AgentJobs:
         self._watch_claims()
         self._log.started += 1
         job = _Job(f"{_KIND}-{self._log.started}", label, output_limit_bytes)
-        item = self._ground.work.add(self._owner, job.id, _KIND, label, job.end)
+        item = self._ground.work.add(self._owner, job.id, _KIND, label, job.cut)
         try:
             process = self._ground.processes.start(argv, cwd=cwd, env=env, on_output=job.write)
         except BaseException:
@@ -266,7 +278,7 @@ class AgentJobs:
             return  # somebody read it meanwhile
         job.is_reported = True
         text = notice_text(job.peek(), job.limit)
-        if self._ground.work.is_quiet(self._owner):
+        if job.is_cut or self._ground.work.is_quiet(self._owner):
             self._deliver([job.id], text, "next-step", wake=False)
         elif not is_idle:
             # Should its turn be just over, the notice begins another.

@@ -61,6 +61,7 @@ class _Look:
             duration_ms=0 if self.began is None else max(0, self.ended - self.began),
             fail_on_denied=plan.fail_on_denied,
             simple_exit=plan.simple_exit,
+            abandoned=self.stored.owed.names,
         )
         return self.fold.end(facts)
 
@@ -126,7 +127,8 @@ class Attempts:
 
     def _look(self, task: Task, spec: TaskSpec, plan: RunPlan, attempt: int) -> _Look:
         """Read what a session of the task tells."""
-        look = _Look(StoredTask(self._name, task.id or "", attempt), OutcomeFold(plan.price_of))
+        stored = StoredTask(self._name, task.id or "", attempt, waits=not plan.no_wait)
+        look = _Look(stored, OutcomeFold(plan.price_of))
         for event in self._harness.read_from(self._session_of(task, spec, attempt)):
             if event.type == TASK_EVENT:
                 look.fold, look.began = OutcomeFold(plan.price_of), None

@@ -22,7 +22,7 @@ from dsh_actors.config.cost_limit import require_price
 from dsh_actors.core.budget import Budget
 from dsh_actors.core.exit_codes import EXIT_CODES, error_line, exit_code_of, reason_of_error
 from dsh_actors.core.options import DEFAULT_SCHEMA_RETRIES, AgentOptions, Limits
-from dsh_actors.core.text import JsonObject
+from dsh_actors.core.text import JsonObject, clean_text, shorten
 from dsh_actors.errors import HarnessError, UsageError
 from dsh_actors.task_spec import LIMIT_NAMES
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["COMMAND"]
 
 _CLOSE_S = 10.0
+_MAX_LAST_WORDS = 500
 
 _TAKEN = frozenset(
     {
@@ -57,13 +58,21 @@ _TAKEN = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a script ended. ``code`` is its own where it chose one; ``message`` is empty on success."""
+    """How a script ended. ``code`` is its own where it chose one; ``message`` is empty on success.
+    ``last_words`` are those of ``sys.exit("…")``, which are a ``traceback`` too: printed as they are."""
 
     reason: str
     message: str = ""
     signal: str | None = None
     code: int | None = None
     traceback: str = ""
+    last_words: str = ""
+
+    @property
+    def told(self) -> str:
+        """What the result says: the program's own exit code stands there where it says nothing itself."""
+        silent = "completed" if self.code in (None, 0) else f"the program exited with {self.code}"
+        return self.message or self.last_words or silent
 
     def exit_code(self, *, simple: bool) -> int:
         if self.code is not None:
@@ -228,7 +237,7 @@ class ScriptRun:
             "status": EXIT_CODES[ending.reason].name,
             "reason": ending.reason,
             "exit_code": ending.exit_code(simple=self._is_simple),
-            "message": ending.message or "completed",
+            "message": ending.told,
             "agents": 0 if counts is None else counts.started,
             "steps": pool.steps,
             "tool_calls": pool.tool_calls,
@@ -251,7 +260,8 @@ def _left(leave: SystemExit) -> Ending:
     if isinstance(leave.code, int):
         code = leave.code & 0xFF
         return Ending("completed" if code == 0 else "internal", code=code)
-    return Ending("internal", code=1, traceback=f"{leave.code}\n")
+    words = shorten(" ".join(clean_text(str(leave.code)).split()), _MAX_LAST_WORDS)
+    return Ending("internal", code=1, traceback=f"{leave.code}\n", last_words=words)
 
 
 class ScriptCommand(click.Command):

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from dsh_actors.core.events import Event
 from dsh_actors.core.exit_codes import EXIT_CODES, exit_code_of
 from dsh_actors.core.outcome import RunEnd
+from dsh_actors.core.owed_work import OwedWork
 from dsh_actors.core.pricing import Bill, Tokens
 from dsh_actors.core.text import JsonObject
 
@@ -94,14 +95,17 @@ class Finished:
 
 
 class StoredTask:
-    """What a session tells of its task; a fold over its log. ``attempt`` is the number of the session."""
+    """What a session tells of its task; a fold over its log. ``attempt`` is the number of the session.
+    ``waits``: the task is not done while something goes on behind it."""
 
-    def __init__(self, batch: str, task: str, attempt: int) -> None:
+    def __init__(self, batch: str, task: str, attempt: int, *, waits: bool = True) -> None:
         self.attempt = attempt
+        self.owed = OwedWork()
         self.digest: str | None = None
         """None where the session is of another task."""
         self.was_prompted = False
         self._identity = (batch, task)
+        self._waits = waits
         self._is_left = False
         self._end: JsonObject | None = None
 
@@ -113,9 +117,11 @@ class StoredTask:
             self._is_left = (data.get("batch"), data.get("task")) != self._identity
             if not self._is_left:
                 self.digest, self.was_prompted, self._end = data.get("digest"), False, None
+                self.owed = OwedWork()
             return False
         if self.digest is None or self._is_left:
             return False
+        self.owed.apply(event)
         match event.type:
             case "agent/inbox/spliced":
                 self.was_prompted = self.was_prompted or bool(data["inserted"])
@@ -127,9 +133,12 @@ class StoredTask:
 
     @property
     def is_over(self) -> bool:
-        """Whether it came to an end of its own; a person or the end of the program is none."""
+        """Whether it came to an end of its own; a person or the end of the program is none, and neither is
+        a turn whose agent waits for what it has started."""
         match self._end:
             case None | {"kind": "interrupted"}:
+                return False
+            case {"kind": "completed"} if self._waits and self.owed.names:
                 return False
             case {"kind": "aborted"}:
                 return (self._end.get("reason") or {}).get("kind") == "hook"

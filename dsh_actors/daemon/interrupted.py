@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dsh_actors.core.events import Event
 from dsh_actors.core.outcome import OutcomeFold
+from dsh_actors.core.owed_work import OwedWork
 from dsh_actors.core.pricing import PriceOf
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import SessionNotFound
@@ -16,7 +17,8 @@ __all__ = ["CutRun", "read_cut_run"]
 
 @dataclass(frozen=True, slots=True)
 class CutRun:
-    """``fold`` has what the run came to. ``is_open``: it was cut in the middle of a turn."""
+    """``fold`` has what the run came to. ``is_open``: it was cut in the middle of a turn, or while
+    something went on behind the agent."""
 
     fold: OutcomeFold
     is_open: bool
@@ -24,17 +26,19 @@ class CutRun:
 
 def read_cut_run(events: Iterable[Event], price_of: PriceOf) -> CutRun:
     """Fold the events of a run. Raises what reading a session raises; no session yet is no event."""
-    fold, is_open = OutcomeFold(price_of), False
+    fold, is_open, owed, waits = OutcomeFold(price_of), False, OwedWork(), False
     try:
         for event in events:
             if event.type == "turn/start":
                 is_open = True
             elif event.type == "turn/end":
                 is_open = _is_cut(event.data["reason"])
+                waits = event.data["reason"]["kind"] == "completed"
             fold.apply(event)
+            owed.apply(event)
     except SessionNotFound:
         return CutRun(OutcomeFold(price_of), is_open=False)
-    return CutRun(fold, is_open)
+    return CutRun(fold, is_open or (waits and bool(owed.names)))
 
 
 def _is_cut(reason: JsonObject) -> bool:

@@ -341,10 +341,13 @@ def test_a_command_that_cannot_start_leaves_nothing_behind(play):
     assert play.work.of(OWNER) == () and play.jobs.all() == () and play.owner.told == []
 
 
-def test_an_owner_that_goes_takes_its_jobs_with_it_silently(play):
+def test_an_owner_that_goes_takes_its_jobs_with_it_and_hears_of_that_when_it_comes_back(play):
     play.begin(), play.begin()
+    play.jobs.stop("bash-2")
     assert play.work.end_all(OWNER, 10) == ()
-    assert [view.status for view in play.jobs.all()] == ["killed", "killed"] and play.owner.notices == []
+    assert [view.status for view in play.jobs.all()] == ["killed", "killed"]
+    ((target, wakes, text),) = play.owner.notices
+    assert (target, wakes) == ("next-step", False) and "bash-1 has ended: stopped" in text
     with pytest.raises(ActorGone):
         play.begin()
     assert len(play.commands) == 2

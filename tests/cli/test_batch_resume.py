@@ -106,6 +106,41 @@ def test_a_signal_leaves_tasks_that_go_on_later(dsh: Dsh, number: int, code: int
     assert [line["type"] for line in lines_of(results)].count("batch.end") == 2
 
 
+def test_a_kill_while_a_job_goes_on_behind_a_task_leaves_it_to_be_finished(dsh: Dsh) -> None:
+    started = C("bash", {"command": "sleep 60", "background": True})
+    dsh.server.script(job=[started, T("waiting"), T("finished")])
+    write_tasks(dsh, on("job"))
+    running = dsh.start("batch", *MODEL, "-o", "results.jsonl", "tasks.jsonl")
+    dsh.server.wait_for_requests(2)
+    running.wait_for(lambda _seen: "turn/end" in dsh.stored_text())
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    again = batch(dsh, "--resume")
+    assert (again.code, again.err) == (0, "")
+    [end] = task_ends(dsh.cwd / "results.jsonl")
+    assert (end["answer"], end["resumed"], end["turns"]) == ("finished", True, 2)
+
+
+@pytest.mark.parametrize(("option", "code", "answer"), [((), 0, "finished"), (("--no-wait",), 4, "waiting")])
+def test_a_task_stopped_while_a_job_goes_on_is_told_as_it_was(
+    dsh: Dsh, option: tuple[str, ...], code: int, answer: str
+) -> None:
+    started = C("bash", {"command": "sleep 60", "background": True})
+    dsh.server.script(job=[started, T("waiting"), T("finished")])
+    command = ("batch", *MODEL, "--name", "n", *option)
+    running = dsh.start(*command, write_tasks(dsh, on("job")))
+    dsh.server.wait_for_requests(2)
+    if not option:
+        running.wait_for(lambda _seen: "turn/end" in dsh.stored_text())
+        running.send_signal(signal.SIGTERM)
+    assert running.wait().code == (143 if not option else 4)
+    again = dsh.call(*command, "--resume", "tasks.jsonl")
+    [end] = task_ends(again)
+    assert (again.code, end["answer"], end["exit_code"]) == (code, answer, code)
+    said = str(dsh.requests()[-1].messages)
+    assert option or "bash-1 has ended: stopped" in said, "whoever waits for a job hears that it was stopped"
+
+
 def test_two_batches_do_not_write_one_file(dsh: Dsh) -> None:
     dsh.server.script(slow=[T("slow", hold="gate")])
     write_tasks(dsh, on("slow"))

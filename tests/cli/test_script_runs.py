@@ -139,6 +139,16 @@ def test_one_pool_limits_all_agents_of_the_program(dsh: Dsh) -> None:
     assert "dsh: limit: program.py, line 3: --max-agents 2" in result.err
 
 
+@pytest.mark.parametrize(
+    ("value", "code", "told"),
+    [("0", 0, "completed"), ("3", 3, "the program exited with 3"), ("'no\\nluck'", 1, "no luck")],
+)
+def test_the_result_says_how_a_program_left(dsh: Dsh, value: str, code: int, told: str) -> None:
+    result = run(dsh, f"import sys\nsys.exit({value})\n", options=("--result-file", "end.json"))
+    end = json.loads((dsh.cwd / "end.json").read_text())
+    assert (result.code, end["exit_code"], end["message"]) == (code, code, told)
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_program_and_all_of_its_agents(dsh: Dsh, number: signal.Signals, code: int) -> None:
     dsh.server.script(C("bash", {"command": "sleep 300"}), after="repeat")

@@ -39,8 +39,23 @@ def marked(digest: str = "d", task: str = "t", batch: str = "b") -> tuple[str, d
     return TASK_EVENT, {"batch": batch, "task": task, "digest": digest}
 
 
-QUEUED = ("agent/inbox/spliced", {"target": "next-turn", "start": 0, "inserted": [{}]})
+def told(**source: Any) -> dict[str, Any]:
+    return {"source": {"kind": "user", **source}}
+
+
+QUEUED = ("agent/inbox/spliced", {"target": "next-turn", "start": 0, "inserted": [told()]})
 TURN = ("turn/start", {"turn": 1})
+JOB = ("job/started", {"id": "bash-1", "label": "make"})
+JOB_END = ("job/ended", {"id": "bash-1", "status": "killed"})
+JOB_NOTICE = told(kind="plugin", plugin="jobs", jobs=["bash-1"])
+NOTICE = ("agent/inbox/spliced", {"target": "next-step", "start": 0, "inserted": [JOB_NOTICE]})
+HEARD = ("user/message", JOB_NOTICE)
+SETTLED = ("user/message", told(kind="subagent-settled", senderSessionId="a"))
+
+
+def agent(mode: str) -> tuple[str, dict[str, Any]]:
+    return "subagent/started", {"id": "a", "label": "look", "mode": mode}
+
 
 
 def ended(kind: str, **more: Any) -> tuple[str, dict[str, Any]]:
@@ -76,11 +91,29 @@ def end(reason: str, cost: float | None = 0.25, signal: str | None = None) -> Ru
         ([marked(), TURN, DONE, marked()], False, False),
         ([TURN, DONE, marked()], False, False),
         ([marked(), TURN, marked(task="other"), DONE], True, False),
+        ([marked(), TURN, JOB, DONE], True, False),
+        ([marked(), TURN, JOB, ended("error", error={})], True, True),
+        ([marked(), TURN, JOB, JOB_END, DONE], True, True),
+        ([marked(), TURN, JOB, DONE, JOB_END], True, False),
+        ([marked(), TURN, JOB, DONE, JOB_END, NOTICE], True, False),
+        ([marked(), TURN, JOB, JOB_END, NOTICE, DONE], True, False),
+        ([marked(), TURN, JOB, DONE, JOB_END, NOTICE, TURN, HEARD, DONE], True, True),
+        ([marked(), TURN, agent("one-shot"), DONE], True, True),
+        ([marked(), TURN, agent("continuable"), DONE], True, False),
+        ([marked(), TURN, agent("continuable"), DONE, TURN, SETTLED, DONE], True, True),
+        ([JOB, agent("continuable"), marked(), TURN, DONE], True, True),
     ],
 )
 def test_a_session_tells_how_far_its_task_came(events: list[Any], was_prompted: bool, is_over: bool) -> None:
     task = stored(*events)
     assert (task.was_prompted, task.is_over) == (was_prompted, is_over)
+
+
+def test_a_task_that_waits_for_nothing_is_over_with_its_turn() -> None:
+    task = StoredTask("b", "t", 1, waits=False)
+    for seq, (kind, data) in enumerate((marked(), TURN, JOB, DONE)):
+        task.apply(Event(kind, seq, 0, data, ignorable=kind == TASK_EVENT))
+    assert task.is_over and task.owed.names == ("bash-1",)
 
 
 def test_a_session_of_another_task_or_batch_says_nothing_of_this_one() -> None:

@@ -44,6 +44,22 @@ def test_a_run_that_an_orderly_end_has_cut_goes_on_after_the_start(daemon):
     assert (end.answer, end.turns, end.reason) == ("all done", 2, "completed")
 
 
+def test_a_run_that_was_cut_while_a_job_went_on_behind_it_goes_on_after_the_start(daemon):
+    one = daemon.agent("work", model="manual/m")
+    stream = daemon.manual.next_stream()
+    daemon.harness.work.add(one, "bash-1", "bash", "make", lambda: None)
+    daemon.host._table.live[one].handle.record(
+        "job/started", {"id": "bash-1", "kind": "bash", "label": "make"}, ignorable=True
+    )
+    stream.send(*answer("waiting"))
+    until(lambda: not daemon.host._table.live[one].is_running)
+    daemon.close()
+    daemon.open()
+    daemon.manual.next_stream().send(*answer("all done"))
+    end = daemon.end(one)
+    assert (end.answer, end.turns, end.reason) == ("all done", 2, "completed")
+
+
 def test_an_orderly_end_may_wait_for_what_runs(daemon):
     one = daemon.agent("work", model="manual/m")
     stream = daemon.manual.next_stream()

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-import gevent
 from gevent.event import Event
 
 from dsh_actors.core.bounded_output import BoundedOutput
@@ -21,10 +20,10 @@ PATIENCE_S = 20.0
 
 def wait_until(condition: Callable[[], object]) -> None:
     """Let the others run until it is so."""
-    ends = time.monotonic() + PATIENCE_S
+    ends, never = time.monotonic() + PATIENCE_S, Event()
     while not condition():
         assert time.monotonic() < ends, "it did not happen"
-        gevent.sleep(0.001)
+        never.wait(0.001)
 
 
 class HeardProcesses(Processes):

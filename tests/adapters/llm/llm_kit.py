@@ -52,8 +52,9 @@ class Control:
         self._timer = gevent.spawn(self._watch, seconds)
 
     def _watch(self, seconds: float) -> None:
+        never = threading.Event()
         for _ in range(max(1, math.ceil(seconds / TICK_S))):
-            gevent.sleep(TICK_S)
+            never.wait(TICK_S)
         self.abort("timeout")
 
     def abort(self, reason: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ from dsh_actors.daemon.waking import _blank_row
 from dsh_actors.errors import StorageError, StorageFull
 from dsh_actors.runtime.files import run_native
 from dsh_actors.runtime.tasks import deadline
+from tests.actors.kit import until
 from tests.daemon.host_kit import at_once
 
 
@@ -118,3 +120,26 @@ def test_a_table_that_is_closed_takes_nothing_in(registry, writer):
     run_native(registry.close)
     with pytest.raises(StorageError, match="closed"):
         writer.save(row_of("one"))
+
+
+def test_what_was_due_while_another_write_went_on_is_written_after_it(registry, writer, monkeypatch):
+    write, began, go_on = registry.write, threading.Event(), threading.Event()
+
+    def slow(changes):
+        began.set()
+        go_on.wait(20)
+        write(changes)
+
+    monkeypatch.setattr("dsh_actors.daemon.row_writer.run_native", lambda work, *given: work(*given))
+    monkeypatch.setattr(registry, "write", slow)
+    row = replace(row_of("one"), title="new")
+
+    def note_until_it_is_due():
+        assert began.wait(20)
+        writer.note(row)
+        writer._timer.cancel()
+        writer._window_over()
+        go_on.set()
+
+    at_once(lambda: writer.save(row_of("two")), note_until_it_is_due)
+    until(lambda: run_native(registry.read, "one").title == "new")

@@ -190,7 +190,7 @@ class Daemon:
     def _idle_since(self) -> float:
         """Since when nothing runs and nobody is connected; now, where that is not so."""
         now = time.monotonic()
-        if self.http.connections or self.host.counts().get("running"):
+        if self.http.connections or self._may_run():
             self._was_used = True
             self._last_run = now
         if self.http.last_left is not None:
@@ -198,6 +198,13 @@ class Daemon:
         if self._once and not self._was_used:
             return now
         return max(self._last_run, self.http.last_left or 0.0)
+
+    def _may_run(self) -> bool:
+        try:
+            return self.host.counts().get("running", 0) > 0
+        except HarnessError as error:
+            LOGGER.warning("the table of agents could not be read: %s", error_chain(error))
+            return True
 
     def close(self, grace_s: float) -> None:
         """Take nothing new, let what runs be resumable, write everything, in about ``grace_s`` seconds.

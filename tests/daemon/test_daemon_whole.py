@@ -14,7 +14,7 @@ import pytest
 from dsh_actors.config import load_config
 from dsh_actors.core.events import Event
 from dsh_actors.daemon.server import Daemon
-from dsh_actors.errors import SessionBusy, UsageError
+from dsh_actors.errors import SessionBusy, StorageError, UsageError
 from dsh_actors.runtime.actor import live_actors
 from dsh_actors.runtime.tasks import live_tasks, start_task
 from dsh_actors.testing.manual import ManualProvider
@@ -407,3 +407,22 @@ def test_a_client_that_is_connected_keeps_it_up(place):
     assert ended == []
     reader.leave()
     until(lambda: bool(ended))
+
+
+def test_a_table_that_cannot_be_read_for_a_moment_does_not_end_it(place, monkeypatch):
+    daemon = place.start(idle_exit_s=0.05)
+    asked = threading.Event()
+
+    def refuse():
+        asked.set()
+        raise StorageError("the disk does not answer")
+
+    ended: list = []
+    with monkeypatch.context() as patches:
+        patches.setattr(daemon.host, "counts", refuse)
+        start_task(lambda _token: daemon.wait(), ended.append, name="wait")
+        assert asked.wait(20)
+        asked.clear()
+        assert asked.wait(20), "it looks again"
+    until(lambda: bool(ended))
+    assert ended[0].error is None

@@ -239,3 +239,17 @@ def test_what_is_said_as_an_agent_falls_asleep_is_owed_where_the_process_ends_th
     daemon.open()
     daemon.manual.next_stream().send(*answer("two"))
     assert daemon.end(one).answer == "two"
+
+
+def test_an_agent_that_sleeps_is_asleep_though_its_row_could_not_be_written(daemon, monkeypatch):
+    one = daemon.agent("hello")
+    daemon.end(one)
+
+    def full(_changes):
+        raise StorageFull("no room")
+
+    with monkeypatch.context() as patches:
+        patches.setattr(daemon.host._registry, "write", full)
+        assert daemon.host._table.sleep_if_idle(one)
+        assert daemon.host.get(one).state == "asleep"
+    assert daemon.host.wait([one], timeout=5)[one].answer == "echo: hello"

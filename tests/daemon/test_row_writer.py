@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -16,7 +17,8 @@ from dsh_actors.daemon.row_writer import RowWriter
 from dsh_actors.daemon.waking import _blank_row
 from dsh_actors.errors import StorageError, StorageFull
 from dsh_actors.runtime.files import run_native
-from dsh_actors.runtime.tasks import deadline
+from dsh_actors.runtime.tasks import deadline, start_task
+from tests.actors.kit import until
 from tests.daemon.host_kit import at_once
 
 
@@ -118,3 +120,57 @@ def test_a_table_that_is_closed_takes_nothing_in(registry, writer):
     run_native(registry.close)
     with pytest.raises(StorageError, match="closed"):
         writer.save(row_of("one"))
+
+
+def test_what_was_due_while_another_write_went_on_is_written_after_it(registry, writer, monkeypatch):
+    write, began, go_on = registry.write, threading.Event(), threading.Event()
+
+    def slow(changes):
+        began.set()
+        go_on.wait(20)
+        write(changes)
+
+    monkeypatch.setattr("dsh_actors.daemon.row_writer.run_native", lambda work, *given: work(*given))
+    monkeypatch.setattr(registry, "write", slow)
+    row = replace(row_of("one"), title="new")
+
+    def note_until_it_is_due():
+        assert began.wait(20)
+        writer.note(row)
+        writer._timer.cancel()
+        writer._window_over()
+        go_on.set()
+
+    at_once(lambda: writer.save(row_of("two")), note_until_it_is_due)
+    until(lambda: run_native(registry.read, "one").title == "new")
+
+
+def test_a_close_waits_for_what_is_being_saved_and_nothing_is_noted_after_it(registry, writer, monkeypatch):
+    write, began, go_on = registry.write, threading.Event(), threading.Event()
+    written = []
+
+    def slow(changes):
+        began.set()
+        go_on.wait(20)
+        write(changes)
+        written.extend(change.id for change in changes)
+
+    monkeypatch.setattr("dsh_actors.daemon.row_writer.run_native", lambda work, *given: work(*given))
+    monkeypatch.setattr(registry, "write", slow)
+
+    def save_behind_it():
+        assert began.wait(20)
+        start_task(lambda _token: go_on.set(), lambda _end: None, name="go on")
+        writer.save(row_of("two"))
+
+    def close():
+        assert began.wait(20)
+        until(lambda: bool(writer._urgent))
+        writer.close()
+        return sorted(written)
+
+    ends = at_once(lambda: writer.save(row_of("one")), save_behind_it, close)
+    assert ends[2] == ["one", "two"]
+    writer.note(row_of("one"))
+    assert writer.newest("one") is None
+    assert writer._timer is None

@@ -82,6 +82,10 @@ class OwnedWork:
         """The owner is stopped: the end of what it has started sets it to work no more, until `forget`."""
         self._quiet.add(owner)
 
+    def hear(self, owner: SessionId) -> None:
+        """What had to be over for `quieten` is: the owner may be set to work again."""
+        self._quiet.discard(owner)
+
     def is_quiet(self, owner: SessionId) -> bool:
         return owner in self._quiet or owner in self._ending
 

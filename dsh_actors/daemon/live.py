@@ -45,7 +45,8 @@ class LiveAgent:
     """``row`` is what stays when it sleeps. ``fold`` is there while a run is not over.
 
     ``pins`` counts who needs it awake. ``going`` is set by whoever puts it to sleep or disposes of it,
-    ``is_watched`` while a task waits for what it has started.
+    ``is_watched`` while a task waits for what it has started. ``out_of_time`` names the limit that passed
+    while something that it has started went on.
     """
 
     __slots__ = (
@@ -59,6 +60,7 @@ class LiveAgent:
         "is_watched",
         "limits",
         "next_seq",
+        "out_of_time",
         "pins",
         "row",
         "step",
@@ -73,6 +75,7 @@ class LiveAgent:
         self.limits = limits
         self.handle: AgentHandle = None  # type: ignore[assignment]  # set before anybody sees it
         self.base: LimitBase | None = None
+        self.out_of_time: str | None = None
         self.fold: OutcomeFold | None = None
         self.subscribers: list[Subscriber] | None = None
         self.timers: tuple[Timer, ...] = ()

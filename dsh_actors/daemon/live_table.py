@@ -111,9 +111,15 @@ class LiveTable:
     def stop_run(self, live: LiveAgent, why: str) -> None:
         """A limit of time has passed; what the agent has started ends with its run."""
 
+        owner, work = SessionId(live.row.id), self.harness.work
+        if work.of(owner):
+            live.out_of_time = why
+            # The end of what it has started begins no other turn of this run.
+            work.quieten(owner)
+
         def stop() -> None:
             live.handle.cancel({"kind": "hook", "reason": why})
-            self.harness.work.cancel_all(SessionId(live.row.id))
+            work.cancel_all(owner)
 
         in_background(stop, f"daemon/{why} {live.row.id}")
 
@@ -192,7 +198,10 @@ class LiveTable:
             self._at_rest(live, fold)
 
     def run_over(self, live: LiveAgent) -> None:
-        end = live.end_run()
+        why, live.out_of_time = live.out_of_time, None
+        if why is not None:
+            self.harness.work.hear(SessionId(live.row.id))
+        end = live.end_run(why, why and f"--{why} passed while background work went on")
         if end is None:
             return
         live.row.state = "idle"

@@ -271,7 +271,7 @@ class Run:
             return reason_of_error(self._error), describe_error(self._error)
         if why in ("timeout", "deadline") and (self._abandoned or self._owed.names):
             return why, f"--{why} passed while background work went on"
-        if why == "signal" and self._abandoned:
+        if why == "signal" and (self._abandoned or self._owed.names):
             return "interrupted", f"stopped by {self.signal}"
         if self.fold.has_ended:
             return None, None

@@ -76,8 +76,9 @@ class AgentRef:
     def run(self, prompt: str | Message, timeout: float | None = None) -> RunEnd:
         """Give a task and wait until nothing is owed; the outcome as `dsh run` would judge it.
 
-        After ``timeout`` seconds the turn is cancelled and the outcome's reason is ``timeout``. Raises
-        `ActorGone` if the agent is gone, `UsageError` for a blank prompt.
+        After ``timeout`` seconds the turn is cancelled and the outcome's reason is ``timeout``; what the
+        agent has started goes on, tells it of its end, and is in ``abandoned``. Raises `ActorGone` if the
+        agent is gone, `UsageError` for a blank prompt.
         """
         if self._scope.closed:
             raise ActorGone(f"there is no agent {self.id}")
@@ -85,15 +86,20 @@ class AgentRef:
             raise UsageError(f"timeout is a number of seconds, not {timeout!r}")
         fold, began = OutcomeFold(self._links.price_of), time.monotonic()
         undo = self._scope.observe("session/event", fold.apply)
+        left: tuple[str, ...] = ()
         try:
             self.followup(prompt)
             if not self.when_done(timeout):
+                left = tuple(item.id for item in self._links.work.of(self.id))
                 self.cancel({"kind": "hook", "reason": "timeout"})
                 self.when_idle(ASK_TIMEOUT_S)
         finally:
             undo()
         duration_ms = int((time.monotonic() - began) * 1000)
-        return fold.end(Circumstances(session_id=self.id, duration_ms=duration_ms))
+        # A turn that was over by then says nothing of the time.
+        why = ("timeout", f"{timeout:g} s passed while background work went on") if left else (None, None)
+        facts = Circumstances(self.id, reason=why[0], message=why[1], duration_ms=duration_ms, abandoned=left)
+        return fold.end(facts)
 
     def spawn(
         self,

@@ -21,6 +21,7 @@ from dsh_actors.core.exit_codes import describe_error, reason_of_error
 from dsh_actors.core.messages import Message, user_message
 from dsh_actors.core.options import GRACE_S, AgentOptions
 from dsh_actors.core.outcome import Circumstances, OutcomeFold, RunEnd
+from dsh_actors.core.owed_work import OwedWork
 from dsh_actors.core.pricing import PriceOf
 from dsh_actors.core.quoted_files import ImageFile
 from dsh_actors.core.text import clean_text
@@ -76,6 +77,7 @@ class Run:
         self.plan = plan
         self.started = time.monotonic() if started is None else started
         self.fold = OutcomeFold(plan.price_of)
+        self._owed = OwedWork()
         self.handle: AgentHandle | None = None
         self.signal: str | None = None
         """The signal that stopped the run, if one did."""
@@ -198,6 +200,8 @@ class Run:
 
     def _apply(self, event: Event) -> None:
         self.fold.apply(event)
+        if event.type != "assistant/chunk":
+            self._owed.apply(event)
         if self._on_event is not None:
             self._on_event(event)
 
@@ -266,9 +270,9 @@ class Run:
             return "pipe", "the reader of standard output went away"
         if isinstance(self._error, StorageError):
             return reason_of_error(self._error), describe_error(self._error)
-        if why in ("timeout", "deadline") and self._abandoned:
+        if why in ("timeout", "deadline") and (self._abandoned or self._owed.names):
             return why, f"--{why} passed while background work went on"
-        if why == "signal" and self._abandoned:
+        if why == "signal" and (self._abandoned or self._owed.names):
             return "interrupted", f"stopped by {self.signal}"
         if self.fold.has_ended:
             return None, None

@@ -52,7 +52,8 @@ class Program:
         sys.path.insert(0, os.path.dirname(os.path.realpath(self.path)))
         exec(code, main.__dict__)
         self._join_threads()
-        sys.stdout.flush()
+        if not sys.stdout.closed:
+            sys.stdout.flush()
 
     def finish(self) -> None:
         """What the program and its libraries wanted to have done at the end of the process."""

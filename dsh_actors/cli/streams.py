@@ -31,8 +31,9 @@ class Streams:
 
     def flush(self) -> None:
         """Raises `BrokenPipeError` or another `OSError` where the output cannot be delivered."""
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            if not stream.closed:  # a program of the user's may have closed it
+                stream.flush()
         if self._lost:
             raise BrokenPipeError("standard output is closed")
 

@@ -14,6 +14,7 @@ from dsh_actors.core.exit_codes import exit_code_of, reason_of_error
 from dsh_actors.core.ids import SessionId
 from dsh_actors.core.messages import Message
 from dsh_actors.core.outcome import Circumstances, OutcomeFold, RunEnd
+from dsh_actors.core.owed_work import OwedWork
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import ActorGone, HarnessError, error_chain
 from dsh_actors.handle import AgentHandle
@@ -85,6 +86,7 @@ class ChildRun:
         self._turn_end: str | None = None
         self._text: str | None = None
         self._error: BaseException | None = None
+        self._owed = OwedWork()
         self._lock = threading.RLock()
 
     @property
@@ -249,6 +251,7 @@ class ChildRun:
 
     def _on_event(self, event: Event) -> None:
         self.plan.fold.apply(event)
+        self._owed.apply(event)
         match event.type:
             case "turn/start":
                 self._turn_end = None
@@ -285,6 +288,7 @@ class ChildRun:
                 message=message,
                 duration_ms=round((time.monotonic() - self._began) * 1000),
                 fail_on_denied=False,
+                abandoned=() if why is None else self._owed.names,
             )
         )
         if why is not None and not end.completed and end.limit is None:

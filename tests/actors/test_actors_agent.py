@@ -396,6 +396,17 @@ def test_run_that_takes_too_long_is_cancelled(stage):
     assert end.reason == "timeout" and end.exit_code == 124
 
 
+def test_run_that_waits_too_long_for_what_its_agent_has_started_is_no_success(stage):
+    agent, work, waiting = stage.agent(), stage.harness.work, queue.SimpleQueue()
+    item = work.add(agent.id, "bash-1", "bash", "make", lambda: None)
+    start_task(lambda token: agent.run("hello", timeout=1.0), waiting.put, name="run")
+    stage.model.next_stream().send(*text_chunks("waiting"))
+    end = waiting.get(timeout=10).value
+    assert (end.reason, end.exit_code, end.answer, end.abandoned) == ("timeout", 124, "waiting", ("bash-1",))
+    assert end.partial
+    work.release(item)
+
+
 def test_ephemeral_agents_leave_nothing_on_disk(stage):
     agent = stage.agent(ephemeral=True)
     agent.followup("hello")

@@ -139,6 +139,11 @@ def test_one_pool_limits_all_agents_of_the_program(dsh: Dsh) -> None:
     assert "dsh: limit: program.py, line 3: --max-agents 2" in result.err
 
 
+def test_a_program_may_close_standard_output(dsh: Dsh) -> None:
+    result = run(dsh, "import sys\nprint('before')\nsys.stdout.close()\n")
+    assert (result.code, result.out, result.err) == (0, "before\n", "")
+
+
 @pytest.mark.parametrize(
     ("value", "code", "told"),
     [("0", 0, "completed"), ("3", 3, "the program exited with 3"), ("'no\\nluck'", 1, "no luck")],

@@ -120,6 +120,17 @@ def test_a_run_is_over_only_when_nothing_that_it_started_goes_on(daemon):
     assert (end.answer, end.turns) == ("all done", 2)
 
 
+def test_a_run_out_of_time_while_what_it_started_goes_on_has_not_completed(daemon):
+    one = daemon.agent("work", model="manual/m", limits={"timeout": 1.0})
+    stream = daemon.manual.next_stream()
+    work = daemon.harness.work
+    item = work.add(one, "job-1", "bash", "make", lambda: work.release(item))
+    stream.send(*answer("waiting"))
+    end = daemon.end(one)
+    assert (end.reason, end.exit_code, end.answer) == ("timeout", 124, "waiting")
+    assert not work.is_quiet(one)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_no_message_is_lost_however_sleep_and_messages_meet(make_daemon, seed):
     chance = random.Random(seed)

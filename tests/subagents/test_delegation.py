@@ -101,6 +101,19 @@ def test_a_stalled_agent_times_out_with_what_it_had_said_and_costs_the_others_no
     ]
 
 
+def test_an_agent_out_of_time_while_it_waits_for_its_own_is_not_done(troupe: Troupe) -> None:
+    troupe.play(
+        {"calls": [call("agent", prompt="task", timeout_s=1)]},
+        {"text": "ok"},
+        {"for": "task", "calls": [call("agent", prompt="slow", background=True, timeout_s=60)]},
+        {"for": "task", "text": "waiting"},
+        {"for": "slow", **HELD},
+    )
+    assert troupe.agent().run("go", PATIENCE_S).reason == "completed"
+    (result,) = troupe.results()
+    assert "not done after 1 s" in result and result.endswith("waiting")
+
+
 def test_a_cancel_of_the_parents_turn_ends_what_it_waits_for(troupe: Troupe) -> None:
     troupe.play(delegate("task"), {"for": "task", **HELD})
     agent = troupe.agent()

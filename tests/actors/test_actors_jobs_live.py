@@ -64,7 +64,9 @@ def test_a_run_out_of_time_ends_its_jobs_and_names_them(stage):
     until(lambda: bool(ends))
     end = run.end()
     assert (end.reason, end.exit_code, end.abandoned) == ("timeout", 124, ("bash-1",))
-    assert stage.types()[-1] == "job/ended" and stage.harness.processes._find_all({}) == []
+    # The notice waits for whoever goes on with the session, and sets nobody to work.
+    assert stage.types()[-2:] == ["job/ended", "agent/inbox/spliced"]
+    assert stage.harness.processes._find_all({}) == []
 
 
 def test_the_end_of_the_harness_is_the_end_of_every_job(stage):

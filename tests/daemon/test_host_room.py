@@ -128,7 +128,10 @@ def test_a_run_out_of_time_while_what_it_started_goes_on_has_not_completed(daemo
     stream.send(*answer("waiting"))
     end = daemon.end(one)
     assert (end.reason, end.exit_code, end.answer) == ("timeout", 124, "waiting")
-    assert not work.is_quiet(one)
+    daemon.host.deliver(one, "again")
+    assert not work.is_quiet(one), "what it starts now is heard of"
+    daemon.manual.next_stream().send(*answer("done"))
+    assert daemon.end(one).answer == "done"
 
 
 @pytest.mark.parametrize("seed", range(6))

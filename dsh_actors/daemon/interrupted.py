@@ -11,20 +11,27 @@ from dsh_actors.core.pricing import PriceOf
 from dsh_actors.core.text import JsonObject
 from dsh_actors.errors import SessionNotFound
 
-__all__ = ["CutRun", "read_cut_run"]
+__all__ = ["NOT_STORED", "CutRun", "read_cut_run"]
+
+NOT_STORED = "the daemon was stopped before the message was stored; send it again"
 
 
 @dataclass(frozen=True, slots=True)
 class CutRun:
-    """``fold`` has what the run came to. ``is_open``: it was cut in the middle of a turn."""
+    """``fold`` has what the run came to. ``is_open``: it was cut in the middle of a turn.
+
+    ``is_begun``: the log has something of it. ``has_log``: there is a log at all.
+    """
 
     fold: OutcomeFold
     is_open: bool
+    is_begun: bool = True
+    has_log: bool = True
 
 
 def read_cut_run(events: Iterable[Event], price_of: PriceOf) -> CutRun:
     """Fold the events of a run. Raises what reading a session raises; no session yet is no event."""
-    fold, is_open = OutcomeFold(price_of), False
+    fold, is_open, is_begun = OutcomeFold(price_of), False, False
     try:
         for event in events:
             if event.type == "turn/start":
@@ -32,9 +39,10 @@ def read_cut_run(events: Iterable[Event], price_of: PriceOf) -> CutRun:
             elif event.type == "turn/end":
                 is_open = _is_cut(event.data["reason"])
             fold.apply(event)
+            is_begun = True
     except SessionNotFound:
-        return CutRun(OutcomeFold(price_of), is_open=False)
-    return CutRun(fold, is_open)
+        return CutRun(OutcomeFold(price_of), is_open=False, is_begun=False, has_log=False)
+    return CutRun(fold, is_open, is_begun)
 
 
 def _is_cut(reason: JsonObject) -> bool:

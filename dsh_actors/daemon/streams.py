@@ -237,7 +237,7 @@ class _Position:
     is_told: bool = False
 
     def unreadable(self, error: HarnessError) -> bytes:
-        """The bytes to send where the log cannot be read on: told once, or who reads would take it for whole."""
+        """The bytes to send where the log cannot be read on: told once, or it would be taken for whole."""
         if self.is_told:
             return b""
         self.is_told = True

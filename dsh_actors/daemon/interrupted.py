@@ -20,18 +20,20 @@ NOT_STORED = "the daemon was stopped before the message was stored; send it agai
 class CutRun:
     """``fold`` has what the run came to. ``is_open``: it was cut in the middle of a turn.
 
-    ``is_begun``: the log has something of it. ``has_log``: there is a log at all.
+    ``is_begun``: the log has something of it. ``has_log``: there is a log at all. ``left``: what the agent had
+    started and had not heard the end of when its last turn was over, by label.
     """
 
     fold: OutcomeFold
     is_open: bool
     is_begun: bool = True
     has_log: bool = True
+    left: tuple[str, ...] = ()
 
 
 def read_cut_run(events: Iterable[Event], price_of: PriceOf) -> CutRun:
     """Fold the events of a run. Raises what reading a session raises; no session yet is no event."""
-    fold, is_open, is_begun = OutcomeFold(price_of), False, False
+    fold, work, is_open, is_begun = OutcomeFold(price_of), _Work(), False, False
     try:
         for event in events:
             if event.type == "turn/start":
@@ -39,10 +41,41 @@ def read_cut_run(events: Iterable[Event], price_of: PriceOf) -> CutRun:
             elif event.type == "turn/end":
                 is_open = _is_cut(event.data["reason"])
             fold.apply(event)
+            work.apply(event)
             is_begun = True
     except SessionNotFound:
         return CutRun(OutcomeFold(price_of), is_open=False, is_begun=False, has_log=False)
-    return CutRun(fold, is_open, is_begun)
+    return CutRun(fold, is_open, is_begun, left=work.left)
+
+
+class _Work:
+    """A fold: the jobs and sub-agents whose end their agent has not heard of.
+
+    A turn hears of what ended before it or in it: a notice waits for it otherwise, which is a turn to come.
+    """
+
+    def __init__(self) -> None:
+        self._going: dict[str, str] = {}
+        self._unheard: dict[str, str] = {}
+        self._in_turn = False
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        return (*self._going.values(), *self._unheard.values())
+
+    def apply(self, event: Event) -> None:
+        match event.type:
+            case "turn/start":
+                self._in_turn = True
+                self._unheard.clear()
+            case "turn/end":
+                self._in_turn = False
+            case "job/started" | "subagent/started":
+                self._going[event.data["id"]] = f"{event.data['id']} ({event.data.get('label')})"
+            case "job/ended" | "subagent/ended":
+                label = self._going.pop(event.data["id"], None)
+                if label is not None and not self._in_turn:
+                    self._unheard[event.data["id"]] = label
 
 
 def _is_cut(reason: JsonObject) -> bool:

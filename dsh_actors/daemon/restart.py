@@ -76,7 +76,7 @@ def put_to_sleep(table: LiveTable, ids: Iterable[str], message: str = "the daemo
             table.fail(row, error.message)
             continue
         live.take_up_run(cut.fold)
-        is_over = cut.fold.has_ended and not cut.is_open
+        is_over = cut.fold.has_ended and not cut.is_open and not cut.left
         end = live.end_run() if is_over else live.end_run("interrupted", message)
         row.state = "asleep"
         table.writer.save(row)

@@ -35,6 +35,12 @@ _GO_ON = (
     "them. Go on with the task."
 )
 
+_WORK_CUT = (
+    "The process that runs you was stopped and has started again. What you had started and were to hear of after "
+    "your turn was ended with it: {}. Look at what it came to, start it again where it is needed, and go on with "
+    "the task."
+)
+
 
 def create(table: LiveTable, options: AgentOptions, bring_up: BringUp) -> LiveAgent:
     """Bring a new agent up and give it a row; nothing stays of it where that fails."""
@@ -154,6 +160,8 @@ def _go_on(table: LiveTable, live: LiveAgent, cut: CutRun) -> None:
     table.room.is_busy(live.row.id)
     if cut.is_open:
         live.handle.steer(_GO_ON)
+    elif cut.left:
+        live.handle.steer(_WORK_CUT.format(", ".join(cut.left)))
     elif live.row.next_turn or (live.row.next_step and not cut.fold.has_ended):
         live.handle.wake()
     else:

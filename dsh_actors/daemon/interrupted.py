@@ -20,8 +20,8 @@ NOT_STORED = "the daemon was stopped before the message was stored; send it agai
 class CutRun:
     """``fold`` has what the run came to. ``is_open``: it was cut in the middle of a turn.
 
-    ``is_begun``: the log has something of it. ``has_log``: there is a log at all. ``left``: what the agent had
-    started and had not heard the end of when its last turn was over, by label.
+    ``is_begun``: the log has something of it. ``has_log``: there is a log at all. ``left``: what the agent
+    had started and had not heard the end of when its last turn was over, by label.
     """
 
     fold: OutcomeFold

@@ -1,4 +1,4 @@
-"""What an agent had started in the background, and what becomes of its run when its process ends meanwhile."""
+"""What an agent had started in the background, and its run, when the process ends meanwhile."""
 
 from __future__ import annotations
 
@@ -97,7 +97,8 @@ def test_an_agent_whose_background_work_a_kill_has_cut_goes_on(make_daemon, tmp_
         assert process.stdout.readline() == "ready\n", process.stderr.read()
         process.kill()
     daemon = make_daemon()
-    streams = {stream.request.session_id: stream for stream in (daemon.manual.next_stream(20) for _ in range(2))}
+    found = [daemon.manual.next_stream(20) for _ in range(2)]
+    streams = {stream.request.session_id: stream for stream in found}
     assert set(streams) == {"job", "child"}
     for agent_id, stream in streams.items():
         stream.send(*answer("done after all"))

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from dsh_actors.core.events import Event
 from dsh_actors.core.exit_codes import EXIT_CODES, exit_code_of
+from dsh_actors.core.left_work import LeftWork
 from dsh_actors.core.outcome import RunEnd
 from dsh_actors.core.pricing import Bill, Tokens
 from dsh_actors.core.text import JsonObject
@@ -104,6 +105,7 @@ class StoredTask:
         self._identity = (batch, task)
         self._is_left = False
         self._end: JsonObject | None = None
+        self._work = LeftWork()
 
     def apply(self, event: Event) -> bool:
         """Take one event; whether it is one of the task's, and not of what was there before."""
@@ -113,6 +115,7 @@ class StoredTask:
             self._is_left = (data.get("batch"), data.get("task")) != self._identity
             if not self._is_left:
                 self.digest, self.was_prompted, self._end = data.get("digest"), False, None
+                self._work = LeftWork()
             return False
         if self.digest is None or self._is_left:
             return False
@@ -123,16 +126,22 @@ class StoredTask:
                 self.was_prompted, self._end = True, None
             case "turn/end":
                 self._end = data["reason"]
+        self._work.apply(event)
         return True
 
     @property
     def is_over(self) -> bool:
-        """Whether it came to an end of its own; a person or the end of the program is none."""
+        """Whether it came to an end of its own; a person or the end of the program is none.
+
+        Nor is the end of a turn after which the agent was still to hear of what it had started.
+        """
         match self._end:
             case None | {"kind": "interrupted"}:
                 return False
             case {"kind": "aborted"}:
                 return (self._end.get("reason") or {}).get("kind") == "hook"
+            case {"kind": "completed"}:
+                return not self._work.labels
         return True
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dsh_actors.core.events import Event
+from dsh_actors.core.left_work import LeftWork
 from dsh_actors.core.outcome import OutcomeFold
 from dsh_actors.core.pricing import PriceOf
 from dsh_actors.core.text import JsonObject
@@ -33,49 +34,21 @@ class CutRun:
 
 def read_cut_run(events: Iterable[Event], price_of: PriceOf) -> CutRun:
     """Fold the events of a run. Raises what reading a session raises; no session yet is no event."""
-    fold, work, is_open, is_begun = OutcomeFold(price_of), _Work(), False, False
+    fold, work = OutcomeFold(price_of), LeftWork()
+    is_open = is_begun = is_done = False
     try:
         for event in events:
             if event.type == "turn/start":
                 is_open = True
             elif event.type == "turn/end":
                 is_open = _is_cut(event.data["reason"])
+                is_done = event.data["reason"]["kind"] == "completed"
             fold.apply(event)
             work.apply(event)
             is_begun = True
     except SessionNotFound:
         return CutRun(OutcomeFold(price_of), is_open=False, is_begun=False, has_log=False)
-    return CutRun(fold, is_open, is_begun, left=work.left)
-
-
-class _Work:
-    """A fold: the jobs and sub-agents whose end their agent has not heard of.
-
-    A turn hears of what ended before it or in it: a notice waits for it otherwise, which is a turn to come.
-    """
-
-    def __init__(self) -> None:
-        self._going: dict[str, str] = {}
-        self._unheard: dict[str, str] = {}
-        self._in_turn = False
-
-    @property
-    def left(self) -> tuple[str, ...]:
-        return (*self._going.values(), *self._unheard.values())
-
-    def apply(self, event: Event) -> None:
-        match event.type:
-            case "turn/start":
-                self._in_turn = True
-                self._unheard.clear()
-            case "turn/end":
-                self._in_turn = False
-            case "job/started" | "subagent/started":
-                self._going[event.data["id"]] = f"{event.data['id']} ({event.data.get('label')})"
-            case "job/ended" | "subagent/ended":
-                label = self._going.pop(event.data["id"], None)
-                if label is not None and not self._in_turn:
-                    self._unheard[event.data["id"]] = label
+    return CutRun(fold, is_open, is_begun, left=work.labels if is_done else ())
 
 
 def _is_cut(reason: JsonObject) -> bool:

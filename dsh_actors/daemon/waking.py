@@ -37,8 +37,8 @@ _GO_ON = (
 
 _WORK_CUT = (
     "The process that runs you was stopped and has started again. What you had started and were to hear of "
-    "after your turn was ended with it: {}. Look at what it came to, start it again where it is needed, and go "
-    "on with the task."
+    "after your turn was ended with it: {}. Look at what it came to, start it again where it is needed, and "
+    "go on with the task."
 )
 
 

@@ -48,6 +48,10 @@ def ended(kind: str, **more: Any) -> tuple[str, dict[str, Any]]:
 
 
 DONE = ended("completed")
+JOB = ("job/started", {"id": "bash-1", "kind": "bash", "label": "make"})
+JOB_OVER = ("job/ended", {"id": "bash-1", "status": "killed", "detail": "", "durationMs": 1})
+CHILD = ("subagent/started", {"id": "child", "label": "c", "mode": "continuable"})
+CHILD_OVER = ("subagent/ended", {"id": "child", "mode": "continuable", "reason": "interrupted"})
 
 
 def end(reason: str, cost: float | None = 0.25, signal: str | None = None) -> RunEnd:
@@ -68,6 +72,15 @@ def end(reason: str, cost: float | None = 0.25, signal: str | None = None) -> Ru
         ([marked(), QUEUED, TURN], True, False),
         ([marked(), TURN, DONE], True, True),
         ([marked(), TURN, DONE, TURN], True, False),
+        ([marked(), TURN, JOB, DONE], True, False),
+        ([marked(), TURN, JOB, DONE, JOB_OVER], True, False),
+        ([marked(), TURN, JOB, DONE, JOB_OVER, TURN, DONE], True, True),
+        ([marked(), TURN, JOB, JOB_OVER, DONE], True, True),
+        ([marked(), TURN, JOB, DONE, marked(), TURN, DONE], True, True),
+        ([marked(), TURN, CHILD, DONE], True, False),
+        ([marked(), TURN, CHILD, DONE, CHILD_OVER], True, False),
+        ([marked(), TURN, CHILD, CHILD_OVER, DONE], True, True),
+        ([marked(), TURN, JOB, ended("error", error={}), JOB_OVER], True, True),
         ([marked(), TURN, ended("interrupted")], True, False),
         ([marked(), TURN, ended("aborted", reason={"kind": "user"})], True, False),
         ([marked(), TURN, ended("aborted", reason={"kind": "disposed"})], True, False),

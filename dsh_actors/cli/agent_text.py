@@ -18,11 +18,14 @@ def state_text(info: JsonObject) -> str:
 
 
 def doing_text(info: JsonObject) -> str:
-    """Turn and step with the tool that runs, for an agent at work; else ``-``."""
+    """Turn and step with the tool that runs, for an agent at work; else ``-``.
+
+    Between turns it waits for what it has started.
+    """
     if info.get("state") != "running":
         return "-"
-    place = f"{info.get('turn') or 0}.{info.get('step') or 0}"
-    return f"{place} {info.get('tool') or 'model'}"
+    turn, step = info.get("turn") or 0, info.get("step")
+    return f"{turn} waiting" if step is None else f"{turn}.{step} {info.get('tool') or 'model'}"
 
 
 def tokens_text(info: JsonObject) -> str:

@@ -146,7 +146,9 @@ function span(ms) {
 }
 
 const stateOf = (info) => (info.approvals ? "asking" : info.state);
-const doingOf = (info) =>
-  info.state === "running" ? `${info.turn || 0}.${info.step || 0} ${info.tool || "model"}` : "";
+const doingOf = (info) => {
+  if (info.state !== "running") return "";
+  return info.step === null ? `${info.turn} waiting` : `${info.turn}.${info.step} ${info.tool || "model"}`;
+};
 const titleOf = (info) => info.title || info.id;
 const pathOf = (id, ...rest) => ["/v1/agents", encodeURIComponent(id), ...rest].join("/");

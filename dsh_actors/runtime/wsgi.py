@@ -250,11 +250,13 @@ class _Handler(WSGIHandler):  # type: ignore[misc]  # gevent is untyped
         """
         if not super().read_request(raw_requestline):
             return False
-        lengths, codings = (self.headers.get_all(name, []) for name in ("Content-Length", "Transfer-Encoding"))
+        lengths = self.headers.get_all("Content-Length", [])
+        codings = self.headers.get_all("Transfer-Encoding", [])
         if len(lengths) > 1 or any(not each.isascii() or not each.isdigit() for each in lengths):
             return False
         if codings and (lengths or [each.lower() for each in codings] != ["chunked"]):
             return False
+        self.path: str
         scheme, found, rest = self.path.partition("://")
         if found and scheme.lower() in ("http", "https"):
             # The whole address, as a proxy is asked; what it names counts, and not Host (RFC 9112, 3.2.2).

@@ -18,12 +18,15 @@ def state_text(info: JsonObject) -> str:
 
 
 def doing_text(info: JsonObject) -> str:
-    """Turn and step with the tool that runs, and how much it has started goes on; ``-`` if not at work."""
+    """Turn and step with the tool that runs, and how much it has started goes on; ``-`` if not at work.
+
+    Between turns it waits for what it has started.
+    """
     if info.get("state") != "running":
         return "-"
-    place = f"{info.get('turn') or 0}.{info.get('step') or 0}"
-    work = len(info.get("work") or ())
-    return f"{place} {info.get('tool') or 'model'}" + (f" +{work}" if work else "")
+    turn, step, work = info.get("turn") or 0, info.get("step"), len(info.get("work") or ())
+    doing = f"{turn} waiting" if step is None else f"{turn}.{step} {info.get('tool') or 'model'}"
+    return doing + (f" +{work}" if work else "")
 
 
 def tokens_text(info: JsonObject) -> str:

@@ -138,7 +138,9 @@ class Api:
                 _AGENT, status=201, body=s.ref("Fork"), errors=(404, 409, 422, 507),
             ),
             Route(
-                "GET", f"{path}/events", "agentEvents", "Its log, replayed and then live.",
+                "GET", f"{path}/events", "agentEvents", "Its log, replayed and then live. "
+                "Besides its events: gap where history is gone, unreadable {code, message} where the log is "
+                "damaged, approval.requested, approval.decided, agent.failed, agent.disposed.",
                 self._agent_events, media=EVENT_STREAM, query=(_AFTER_SEQ, _FOLLOW, _LAST_SEQ), errors=(404,),
             ),
             Route(

@@ -184,7 +184,8 @@ class DaemonClient:
     def events(self, agent_id: str, *, after: int = -1, follow: bool = True) -> Iterator[ServerEvent]:
         """The events of one agent behind ``after``; with ``follow`` until it is disposed of.
 
-        ``gap`` {"from", "to"} stands where the log has lost what was asked for.
+        ``gap`` {"from", "to"} stands where the log has lost what was asked for, ``unreadable`` {"code",
+        "message"} where it cannot be read on.
         """
         return self._stream(_path(agent_id, "events"), after, follow, tells_connects=False)
 

@@ -200,8 +200,9 @@ class LiveTable:
         if end.error is None:  # else it is gone, which is told otherwise
             self._at_rest(live, live.fold)
 
-    def run_over(self, live: LiveAgent) -> None:
-        end = live.end_run(*live.cut_off)
+    def run_over(self, live: LiveAgent, reason: str | None = None, message: str | None = None) -> None:
+        """Nothing is owed any more. A ``reason`` that the log does not hold comes with its ``message``."""
+        end = live.end_run(reason, message) if reason is not None else live.end_run(*live.cut_off)
         if end is None:
             return
         live.row.state = "idle"

@@ -199,6 +199,10 @@ class StreamView {
     this.note(`Events ${data.from} to ${data.to} are not in the log any more`, "warn");
   }
 
+  unreadable(data) {
+    this.note(`The log cannot be read: ${data.message}`, "warn");
+  }
+
   retry(data) {
     const failure = data.failure || {};
     this.note(`The model is asked again: ${failure.message || failure.code || "it failed"}`, "warn");
@@ -226,6 +230,7 @@ const VIEWS = {
   "llm/retry": "retry",
   "limit/reached": "limit",
   gap: "gap",
+  unreadable: "unreadable",
 };
 
 function whyEnded(reason) {

@@ -149,7 +149,8 @@ const stateOf = (info) => (info.approvals ? "asking" : info.state);
 const doingOf = (info) => {
   if (info.state !== "running") return "";
   const more = info.work && info.work.length ? ` +${info.work.length}` : "";
-  return `${info.turn || 0}.${info.step || 0} ${info.tool || "model"}${more}`;
+  const doing = info.step === null ? `${info.turn} waiting` : `${info.turn}.${info.step} ${info.tool || "model"}`;
+  return doing + more;
 };
 const titleOf = (info) => info.title || info.id;
 const pathOf = (id, ...rest) => ["/v1/agents", encodeURIComponent(id), ...rest].join("/");

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from dsh_actors.core.options import Limits
-from dsh_actors.daemon.interrupted import read_cut_run
 from dsh_actors.daemon.live import LiveAgent
-from dsh_actors.daemon.waking import awake
+from dsh_actors.daemon.waking import awake, cut_run
 from dsh_actors.errors import AgentNotFound, HarnessError, HostFull, error_chain
 from dsh_actors.runtime.log import LOGGER
 from dsh_actors.runtime.tasks import TaskEnd, start_task
@@ -75,12 +74,12 @@ def put_to_sleep(table: LiveTable, ids: Iterable[str], message: str = "the daemo
         row = table.read(agent_id)
         live = LiveAgent(table, row, Limits())
         try:
-            cut = read_cut_run(table.harness.read_from(agent_id, row.run_from or 0), table.price_of)
+            cut = cut_run(table, row)
         except HarnessError as error:
             table.fail(row, error.message)
             continue
         live.take_up_run(cut.fold)
-        is_over = cut.fold.has_ended and not cut.is_open
+        is_over = cut.fold.has_ended and not cut.is_open and not cut.left
         end = live.end_run() if is_over else live.end_run("interrupted", message)
         row.state = "asleep"
         table.writer.save(row)

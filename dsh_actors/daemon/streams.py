@@ -16,7 +16,7 @@ from dsh_actors.daemon.feeds import Feed, Reader
 from dsh_actors.daemon.hosting import Hosting
 from dsh_actors.daemon.info import AgentInfo
 from dsh_actors.daemon.sse import BEGIN, KEEP_ALIVE, event_block, session_event
-from dsh_actors.errors import HarnessError
+from dsh_actors.errors import AgentNotFound, HarnessError
 from dsh_actors.runtime.log import LOGGER
 from dsh_actors.runtime.wsgi import Connection
 
@@ -163,6 +163,8 @@ class Streams:
         except HarnessError as error:
             # Damaged or gone: what is missing becomes a gap as soon as a number behind it is known.
             LOGGER.warning("the events of %s could not be read: %s", agent_id, error.message)
+            if not self._is_closed and not isinstance(error, AgentNotFound):
+                block += position.unreadable(error)
         if block:
             yield bytes(block)
 
@@ -234,9 +236,17 @@ class Streams:
 
 @dataclass(slots=True)
 class _Position:
-    """The number of the last event that was passed on."""
+    """``last`` is the number of the last event that was passed on."""
 
     last: int
+    is_told: bool = False
+
+    def unreadable(self, error: HarnessError) -> bytes:
+        """The bytes to send where the log cannot be read on: told once, or it would be taken for whole."""
+        if self.is_told:
+            return b""
+        self.is_told = True
+        return event_block("unreadable", {"code": error.code, "message": error.message})
 
     def pass_on(self, item: Item) -> bytes:
         """The bytes to send for it: none for what was sent before, a gap first where numbers are missing."""

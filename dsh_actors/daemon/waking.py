@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dsh_actors.actors.protocol import Setup
 from dsh_actors.core.options import AgentOptions, LimitBase
-from dsh_actors.daemon.interrupted import CutRun, read_cut_run
+from dsh_actors.daemon.interrupted import NOT_STORED, CutRun, read_cut_run
 from dsh_actors.daemon.kept_options import options_from_json, options_to_json
 from dsh_actors.daemon.live import LiveAgent, base_to_json, limit_base_of
 from dsh_actors.daemon.live_table import DISPOSE_S, LiveTable
@@ -29,7 +29,7 @@ from dsh_actors.runtime.files import run_native
 if TYPE_CHECKING:
     from dsh_actors.handle import AgentHandle
 
-__all__ = ["awake", "create"]
+__all__ = ["awake", "create", "cut_run"]
 
 BringUp = Callable[[Setup], "AgentHandle"]
 
@@ -40,6 +40,12 @@ _GO_ON = (
     "The process that runs you was stopped in the middle of your turn and has started again. Calls that were "
     "under way have been closed; where their results say that the outcome is unknown, look before you repeat "
     "them. Go on with the task."
+)
+
+_WORK_CUT = (
+    "The process that runs you was stopped and has started again. What you had started and were to hear of "
+    "after your turn was ended with it: {}. Look at what it came to, start it again where it is needed, and "
+    "go on with the task."
 )
 
 
@@ -101,20 +107,33 @@ def _resume(table: LiveTable, row: AgentRow) -> tuple[LiveAgent, CutRun | None]:
         raise AgentNotFound(f"there is no agent {row.id}")
     cut = None
     if row.run_from is not None:
-        cut = read_cut_run(table.harness.read_from(row.id, row.run_from), table.price_of)
+        cut = cut_run(table, row)
     base = limit_base_of(row, cut.fold if cut is not None else None)
     options = options_from_json(kept, base)
     live = LiveAgent(table, row, options.limits)
     live.handle = _open(table, row, options, live.setup)
     try:
         status = live.handle.status()
-        row.next_turn, row.next_step = status.next_turn, status.next_step
+        row.turn, row.next_turn, row.next_step = status.turn, status.next_turn, status.next_step
         live.next_seq = status.next_seq
         table.require_open()  # nobody would end it any more
     except BaseException:
         live.handle.dispose(DISPOSE_S, keep_inbox=True)
         raise
     return live, cut
+
+
+def cut_run(table: LiveTable, row: AgentRow) -> CutRun:
+    """What the log has of the run of ``row`` that the end of a process has cut.
+
+    Where its first message had not reached the disk, there is no log: the row forgets what it was to become.
+    Raises what reading a session raises.
+    """
+    cut = read_cut_run(table.harness.read_from(row.id, row.run_from or 0), table.price_of)
+    if not cut.has_log and not row.run_from and not row.tokens:
+        row.turn = row.next_turn = row.next_step = 0
+        row.title = None
+    return cut
 
 
 def _open(table: LiveTable, row: AgentRow, options: AgentOptions, setup: Setup) -> AgentHandle:
@@ -154,10 +173,13 @@ def _go_on(table: LiveTable, live: LiveAgent, cut: CutRun) -> None:
     table.room.is_busy(live.row.id)
     if cut.is_open:
         live.handle.steer(_GO_ON)
+    elif cut.left:
+        live.handle.steer(_WORK_CUT.format(", ".join(cut.left)))
     elif live.row.next_turn or (live.row.next_step and not cut.fold.has_ended):
         live.handle.wake()
     else:
-        table.run_over(live)
+        table.run_over(live, *(() if cut.is_begun else ("interrupted", NOT_STORED)))
+
 
 def _blank_row() -> AgentRow:
     no_base = base_to_json(LimitBase())

@@ -239,6 +239,33 @@ class _Handler(WSGIHandler):  # type: ignore[misc]  # gevent is untyped
             return _answer(400, "BAD_REQUEST", "this is no request of HTTP/1.1")
         return answer
 
+    def read_requestline(self) -> Any:
+        line = super().read_requestline()
+        # Some clients send an empty line behind a body (RFC 9112, 2.2).
+        return super().read_requestline() if line in ("\r\n", "\n") else line
+
+    def read_request(self, raw_requestline: str) -> Any:
+        """Whether it is a request. One whose body could be taken for longer or shorter than its sender meant,
+        and the rest of it for another request, is none (RFC 9112, 6.3).
+        """
+        if not super().read_request(raw_requestline):
+            return False
+        lengths = self.headers.get_all("Content-Length", [])
+        codings = self.headers.get_all("Transfer-Encoding", [])
+        if len(lengths) > 1 or any(not each.isascii() or not each.isdigit() for each in lengths):
+            return False
+        if codings and (lengths or [each.lower() for each in codings] != ["chunked"]):
+            return False
+        self.path: str
+        scheme, found, rest = self.path.partition("://")
+        if found and scheme.lower() in ("http", "https"):
+            # The whole address, as a proxy is asked; what it names counts, and not Host (RFC 9112, 3.2.2).
+            authority, slash, path = rest.partition("/")
+            del self.headers["Host"]
+            self.headers["Host"] = authority
+            self.path = slash + path or "/"
+        return True
+
     def handle_one_response(self) -> None:
         self.is_busy = True
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 
@@ -52,6 +53,22 @@ def test_events_are_the_lines_of_the_log(agents: Agents) -> None:
     assert [event["seq"] for event in events] == list(range(len(events)))
     assert events[-1]["type"] == "turn/end"
     assert agents.json("events", "--after", str(len(events) - 3), agent_id) == events[-2:]
+
+
+def test_the_events_of_a_damaged_log_are_not_taken_for_whole(agents: Agents) -> None:
+    dsh = agents.served.dsh
+    dsh.server.script(T("Done."))
+    agent_id = agents.create("do it")
+    agents.ok("wait", agent_id)
+    agents.ok("events", agent_id)  # it is on disk with that
+    (segment,) = (dsh.home / "sessions").glob(f"*/{agent_id}/log/*")
+    content = segment.read_bytes()
+    segment.write_bytes(content[:200] + b"\0" * 40 + content[240:])
+    done = agents("events", agent_id)
+    assert done.code == 1
+    assert "is damaged at byte" in done.err
+    assert json.loads(done.out.splitlines()[-1])["type"] == "unreadable"
+    segment.write_bytes(content)
 
 
 def test_events_are_followed_until_the_agent_is_disposed_of(agents: Agents) -> None:

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsh_actors.cli.agent_text import doing_text
 from dsh_actors.cli.agent_watch import Overview, table
 from dsh_actors.cli.live_table import fit
 from dsh_actors.daemon.client import ServerEvent
@@ -88,6 +89,11 @@ def test_those_who_ask_and_work_come_first_and_the_rest_is_counted() -> None:
     assert [line.split()[0] for line in drawn[2:]] == ["asker", "worker", "broken", "new", "old", "…"]
     assert " ".join(drawn[3].split()) == "worker running 2.3 bash 12.3k 0.2500 5s title of worker"
     assert drawn[-1].rstrip() == "… and 1 more"
+
+
+def test_an_agent_that_waits_for_what_it_has_started_does_not_wait_for_the_model() -> None:
+    doing = [doing_text(info("one", state="running", turn=2, step=step)) for step in (3, None)]
+    assert doing == ["2.3 model", "2 waiting"]
 
 
 def test_a_lost_connection_is_said_and_a_new_list_replaces_the_old() -> None:

@@ -83,6 +83,7 @@ def end(reason: str, cost: float | None = 0.25, signal: str | None = None) -> Ru
         ([marked(), QUEUED, TURN], True, False),
         ([marked(), TURN, DONE], True, True),
         ([marked(), TURN, DONE, TURN], True, False),
+        ([marked(), TURN, JOB, DONE, marked(), TURN, DONE], True, True),
         ([marked(), TURN, ended("interrupted")], True, False),
         ([marked(), TURN, ended("aborted", reason={"kind": "user"})], True, False),
         ([marked(), TURN, ended("aborted", reason={"kind": "disposed"})], True, False),

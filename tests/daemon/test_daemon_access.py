@@ -59,6 +59,12 @@ def test_every_name_of_this_machine_is_taken(remote, host):
     assert remote.ask("GET", "/v1/agents", headers={"Host": host}).status == 200
 
 
+def test_a_whole_address_names_the_host_whatever_the_header_says(remote):
+    refused = remote.ask("GET", "http://evil.example/", headers={"Host": "127.0.0.1"})
+    assert (refused.status, refused.code) == (403, "FOREIGN_HOST")
+    assert remote.ask("GET", "http://127.0.0.1/", headers={"Host": "evil.example"}).status == 200
+
+
 def test_a_page_from_elsewhere_may_not_ask_even_with_the_token(remote):
     refused = remote.ask("GET", "/v1/agents", headers={"Origin": "https://evil.example"})
     assert (refused.status, refused.code) == (403, "FOREIGN_ORIGIN")

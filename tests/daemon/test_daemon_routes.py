@@ -235,6 +235,9 @@ def test_a_body_in_chunks_is_read_and_a_malformed_one_refused(stage):
         (b"GET /" + b"a" * 10_000 + b" HTTP/1.1\r\n\r\n", 414),
         (b"POST /v1/agents HTTP/1.1\r\nContent-Length: -5\r\n\r\n", 400),
         (b"GET /v1/agents/a%ff HTTP/1.1\r\n\r\n", 400),
+        (b"POST /v1/wait HTTP/1.1\r\nContent-Length: +2\r\n\r\n{}", 400),
+        (b"POST /v1/wait HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}", 400),
+        (b"POST /v1/wait HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 400),
     ],
 )
 def test_what_is_no_request_gets_the_same_form_and_nothing_is_printed(stage, capfd, sent, status):
@@ -247,6 +250,17 @@ def test_what_is_no_request_gets_the_same_form_and_nothing_is_printed(stage, cap
         assert response.status == status
         assert json.loads(response.read())["error"]["code"]
     assert capfd.readouterr().err == ""
+
+
+def test_a_whole_address_and_an_empty_line_before_a_request_are_taken(stage):
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.settimeout(10)
+        raw.connect(stage.client.place)
+        for path in (b"/v1/health", b"http://localhost/v1/health", b"HTTP://127.0.0.1:80/v1/agents?limit=1"):
+            raw.sendall(b"\r\nGET " + path + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+            response = http.client.HTTPResponse(raw)
+            response.begin()
+            assert (response.status, bool(json.loads(response.read()))) == (200, True)
 
 
 def test_pages_of_agents_follow_each_other(stages):

@@ -110,6 +110,27 @@ def test_history_that_is_gone_is_one_gap(stage):
     assert numbers(events) == [4, 5]
 
 
+@pytest.mark.parametrize("follow", ["0", "1"])
+def test_a_log_that_cannot_be_read_on_is_told_once(stage, monkeypatch, follow):
+    def damaged(_agent_id, after=-1):
+        yield from stage.host.agents["a"].log[max(0, after + 1) : 2]
+        raise StorageError("the log is damaged", code="SESSION_CORRUPT")
+
+    stage.host.record("a", 3)
+    monkeypatch.setattr(stage.host, "events", damaged)
+    reader = EventReader(stage.client, f"/v1/agents/a/events?follow={follow}")
+    events = take(reader, 3)
+    assert numbers(events) == [0, 1]
+    assert (events[2].name, events[2].id) == ("unreadable", None)
+    assert events[2].data == {"code": "SESSION_CORRUPT", "message": "the log is damaged"}
+    if follow == "0":
+        assert list(reader) == []
+        return
+    stage.host.record("a")
+    assert [event.name for event in take(reader, 2)] == ["gap", "run/note"]
+    reader.leave()
+
+
 def test_events_that_never_reach_the_log_are_one_gap_before_the_next(stage):
     stage.host.record("a", 1)
     reader = EventReader(stage.client, "/v1/agents/a/events")

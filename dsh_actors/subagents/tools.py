@@ -28,7 +28,7 @@ ServiceOf = Callable[[], "Subagents"]
 
 
 def _spec(name: str, description: str, properties: JsonObject, *required: str, **more: Any) -> ToolSpec:
-    parameters: JsonObject = {"type": "object", "properties": properties}
+    parameters: JsonObject = {"type": "object", "properties": properties, "additionalProperties": False}
     if required:
         parameters["required"] = list(required)
     return ToolSpec(

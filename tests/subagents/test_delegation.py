@@ -404,10 +404,12 @@ def test_a_sub_agent_has_no_tool_that_its_parent_has_not(troupe: Troupe) -> None
 
 def test_a_request_that_cannot_work_starts_nothing(troupe: Troupe) -> None:
     calls = [call("agent", prompt=" "), call("agent", prompt="x", preset="none")]
+    calls.append(call("agent", prompt="x", timeout=5))  # it is timeout_s: the limit would be lost
     troupe.play({"calls": calls}, {"text": "ok"})
     agent = troupe.agent()
     agent.run("go", PATIENCE_S)
     assert all(text.startswith("Error: ") for text in troupe.results()) and troupe.children() == []
+    assert len(troupe.results()) == 3 and "timeout" in troupe.results()[-1]
     with pytest.raises(UsageError):
         agent.spawn("x", model="nobody/knows")
     assert troupe.harness.agents()[0].id == agent.id and len(troupe.harness.agents()) == 1

@@ -48,7 +48,8 @@ def test_a_run_that_an_orderly_end_has_cut_goes_on_after_the_start(daemon):
 def test_a_run_that_was_cut_while_a_job_went_on_behind_it_goes_on_after_the_start(daemon):
     one = daemon.agent("work", model="manual/m")
     stream = daemon.manual.next_stream()
-    daemon.harness.work.add(one, "bash-1", "bash", "make", lambda: None)
+    work = daemon.harness.work
+    item = work.add(one, "bash-1", "bash", "make", lambda: work.release(item))
     daemon.host._table.live[one].handle.record(
         "job/started", {"id": "bash-1", "kind": "bash", "label": "make"}, ignorable=True
     )

@@ -75,9 +75,12 @@ class Run:
 
 def main() -> int:
     began, counts = time.monotonic(), Counter[str]()
-    with tempfile.TemporaryDirectory() as claims:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as claims:
         shared = ("tests", f"--share={claims}", f"--ignore={BENCH}", "-p", "no:cacheprovider")
-        runs = [Run(*shared, claims=Path(claims)) for _ in range(RUNS)]
+        # Each with files of its own: elsewhere pytest clears away what another run is looking at.
+        runs = [
+            Run(*shared, f"--basetemp={claims}/run-{number}", claims=Path(claims)) for number in range(RUNS)
+        ]
         codes = [run.end(counts) for run in runs]
     codes.append(Run(BENCH).end(counts))
     said = ", ".join(f"{number} {word}" for word, number in counts.items())

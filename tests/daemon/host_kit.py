@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from dsh_actors.config import load_config
 from dsh_actors.core.chunks import (
@@ -27,6 +30,8 @@ from dsh_actors.core.request import ModelRequest
 from dsh_actors.core.retry import RetryPolicy
 from dsh_actors.daemon.host import Host
 from dsh_actors.daemon.info import AgentInfo
+from dsh_actors.daemon.registry import Change, Registry
+from dsh_actors.errors import StorageFull
 from dsh_actors.harness import Harness
 from dsh_actors.ports import StreamControl
 from dsh_actors.runtime.tasks import TaskEnd, start_task
@@ -126,6 +131,32 @@ class Daemon:
 
     def types(self, agent_id: str) -> list[str]:
         return [event.type for event in self.host.events(agent_id)]
+
+
+def no_room(*_given: object) -> None:
+    """Stands in for what writes, where the disk is full."""
+    raise StorageFull("no room")
+
+
+def held_writes(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> tuple[threading.Event, threading.Event, list[str]]:
+    """Each write of rows says that it has begun, and waits for leave; the ids of what was written.
+
+    In the hub's thread, so that the test may give leave.
+    """
+    write, began, go_on = registry.write, threading.Event(), threading.Event()
+    written: list[str] = []
+
+    def slow(changes: Sequence[Change]) -> None:
+        began.set()
+        go_on.wait(20)
+        write(changes)
+        written.extend(change.id for change in changes)
+
+    monkeypatch.setattr("dsh_actors.daemon.row_writer.run_native", lambda work, *given: work(*given))
+    monkeypatch.setattr(registry, "write", slow)
+    return began, go_on, written
 
 
 def at_once(*works: Callable[[], Any]) -> list[Any]:

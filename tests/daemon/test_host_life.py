@@ -23,7 +23,7 @@ from dsh_actors.errors import (
 )
 from dsh_actors.runtime.tasks import live_tasks
 from tests.actors.kit import until
-from tests.daemon.host_kit import answer, at_once
+from tests.daemon.host_kit import answer, at_once, no_room
 
 
 def test_an_agent_is_created_works_and_tells_how_its_run_ended(daemon):
@@ -277,10 +277,7 @@ def test_an_agent_that_is_disposed_of_with_a_full_disk_is_failed_until_that_is_r
     daemon.manual.next_stream()
     writer = daemon.harness._books.held[one].writer
 
-    def full(_self, _events):
-        raise StorageFull("no room")
-
-    monkeypatch.setattr(type(writer), "append", full)
+    monkeypatch.setattr(type(writer), "append", no_room)
     with pytest.raises(HarnessError, match="no room"):
         daemon.host.dispose(one)
     assert daemon.host.get(one).state == "failed"
@@ -326,10 +323,7 @@ def test_what_cannot_be_is_refused_with_nothing_left_behind(daemon):
 
 
 def test_an_agent_that_cannot_be_kept_is_not_created(daemon, monkeypatch):
-    def full(_changes):
-        raise StorageFull("no room")
-
-    monkeypatch.setattr(daemon.host._registry, "write", full)
+    monkeypatch.setattr(daemon.host._registry, "write", no_room)
     with pytest.raises(StorageFull):
         daemon.agent("hello")
     assert daemon.harness.agents() == []
@@ -372,11 +366,8 @@ def test_a_task_that_cannot_be_kept_leaves_no_agent_behind(daemon, monkeypatch):
     one = daemon.agent("hello")
     daemon.end(one)
 
-    def full(_session):
-        raise StorageFull("no room")
-
     with monkeypatch.context() as patches:
-        patches.setattr(daemon.harness, "flush", full)
+        patches.setattr(daemon.harness, "flush", no_room)
         for begin in (
             lambda: daemon.agent("work", model="manual/m"),
             lambda: daemon.host.fork(one, prompt="and you?"),

@@ -13,24 +13,14 @@ from dsh_actors.daemon.restart import AT_ONCE
 from dsh_actors.errors import ActorGone, HarnessError, StorageFull
 from dsh_actors.subagents.request import ChildRequest
 from tests.actors.kit import until
-from tests.daemon.host_kit import answer, at_once
+from tests.daemon.host_kit import answer, at_once, held_writes, no_room
 
 
 def test_an_agent_whose_row_is_just_being_saved_is_what_it_is_and_not_what_it_was(daemon, monkeypatch):
     one = daemon.agent("hello")
     daemon.end(one)
-    registry, write = daemon.host._registry, daemon.host._registry.write
-    began, go_on = threading.Event(), threading.Event()
     daemon.host._table.writer.note(daemon.host._table.live[one].row)
-
-    def slow(changes):
-        began.set()
-        go_on.wait(20)
-        write(changes)
-
-    # In the hub's thread, so that the test may say when it is done.
-    monkeypatch.setattr("dsh_actors.daemon.row_writer.run_native", lambda work, *args: work(*args))
-    monkeypatch.setattr(registry, "write", slow)
+    began, go_on, _written = held_writes(daemon.host._registry, monkeypatch)
 
     def look():
         assert began.wait(20)
@@ -106,13 +96,14 @@ def test_cut_runs_that_cannot_go_on_keep_no_other_from_it(daemon, monkeypatch, e
 
 
 def test_a_run_that_time_has_ended_is_not_set_to_work_again_by_what_it_started(daemon):
-    one = daemon.agent("work", model="manual/m", limits={"timeout": 0.5})
+    one = daemon.agent("work", model="manual/m")
     stream = daemon.manual.next_stream()
     live = daemon.host._table.live[one]
     daemon.harness.subagents.start_continuable(one, ChildRequest("look"))
     daemon.manual.next_stream()
     stream.send(*answer("waiting"))
     until(lambda: not live.is_running)
+    daemon.host._table.stop_run(live, "timeout")
     end = daemon.end(one)
     assert (end.reason, end.turns) == ("timeout", 1)
     assert daemon.host.get(one).state == "idle"
@@ -206,11 +197,8 @@ def test_an_agent_whose_log_cannot_be_flushed_stays_awake_until_it_has_worked_ag
     one = daemon.agent("hello")
     daemon.end(one)
 
-    def full(_session):
-        raise StorageFull("no room")
-
     with monkeypatch.context() as patches:
-        patches.setattr(daemon.harness, "flush", full)
+        patches.setattr(daemon.harness, "flush", no_room)
         assert not daemon.host._table.sleep_if_idle(one)
     assert one not in daemon.host._table.room.idle
     daemon.host.deliver(one, "again")
@@ -245,11 +233,8 @@ def test_an_agent_that_sleeps_is_asleep_though_its_row_could_not_be_written(daem
     one = daemon.agent("hello")
     daemon.end(one)
 
-    def full(_changes):
-        raise StorageFull("no room")
-
     with monkeypatch.context() as patches:
-        patches.setattr(daemon.host._registry, "write", full)
+        patches.setattr(daemon.host._registry, "write", no_room)
         assert daemon.host._table.sleep_if_idle(one)
         assert daemon.host.get(one).state == "asleep"
     assert daemon.host.wait([one], timeout=5)[one].answer == "echo: hello"

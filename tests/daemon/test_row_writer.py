@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -19,7 +18,7 @@ from dsh_actors.errors import StorageError, StorageFull
 from dsh_actors.runtime.files import run_native
 from dsh_actors.runtime.tasks import deadline, start_task
 from tests.actors.kit import until
-from tests.daemon.host_kit import at_once
+from tests.daemon.host_kit import at_once, held_writes
 
 
 def row_of(name: str) -> AgentRow:
@@ -123,15 +122,7 @@ def test_a_table_that_is_closed_takes_nothing_in(registry, writer):
 
 
 def test_what_was_due_while_another_write_went_on_is_written_after_it(registry, writer, monkeypatch):
-    write, began, go_on = registry.write, threading.Event(), threading.Event()
-
-    def slow(changes):
-        began.set()
-        go_on.wait(20)
-        write(changes)
-
-    monkeypatch.setattr("dsh_actors.daemon.row_writer.run_native", lambda work, *given: work(*given))
-    monkeypatch.setattr(registry, "write", slow)
+    began, go_on, _written = held_writes(registry, monkeypatch)
     row = replace(row_of("one"), title="new")
 
     def note_until_it_is_due():
@@ -146,17 +137,7 @@ def test_what_was_due_while_another_write_went_on_is_written_after_it(registry, 
 
 
 def test_a_close_waits_for_what_is_being_saved_and_nothing_is_noted_after_it(registry, writer, monkeypatch):
-    write, began, go_on = registry.write, threading.Event(), threading.Event()
-    written = []
-
-    def slow(changes):
-        began.set()
-        go_on.wait(20)
-        write(changes)
-        written.extend(change.id for change in changes)
-
-    monkeypatch.setattr("dsh_actors.daemon.row_writer.run_native", lambda work, *given: work(*given))
-    monkeypatch.setattr(registry, "write", slow)
+    began, go_on, written = held_writes(registry, monkeypatch)
 
     def save_behind_it():
         assert began.wait(20)
